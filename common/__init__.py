@@ -1,0 +1,1 @@
+"""What every service needs: ids, configuration, the pool file, the token."""

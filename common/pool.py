@@ -1,0 +1,191 @@
+"""The pool file: which replicas there are. `parse` is pure, `load` reads the file, `Replica.key` reads a replica's key.
+
+[[replica]]
+name = "gpu-0"
+url = "http://10.0.0.5:8000"
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import tomllib
+import urllib.parse
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from common.ids import ID_SHAPE, ReplicaName, is_id
+
+Kind = Literal["generative", "one-shot"]
+
+
+class PoolError(ValueError):
+    """The pool file is wrong; the text names file, line, key and what was expected, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One engine endpoint. The fields are the keys of a `[[replica]]` table."""
+
+    name: ReplicaName
+    """Unique in the pool."""
+    url: str
+    """`http[s]://host[:port][/base]`; the path, if any, is the API base (`https://host/v1`), else it is `/v1`."""
+    kind: Kind = "generative"
+    """Whether it generates, or answers at once (a classifier)."""
+    models: tuple[str, ...] | None = None
+    """Model names it serves; absent: learned from its `/v1/models`."""
+    key_env: str | None = None
+    """Environment variable that holds its API key."""
+    key_file: str | None = None
+    """File that holds its API key."""
+    health_path: str = "/health"
+    """Path, on the host of `url`, that answers 2xx while it is healthy."""
+    load_from: tuple[str, ...] | None = None
+    """Base URLs whose `/metrics` tell its load: the engines behind a router; absent: `url` itself."""
+    max_in_flight: int | None = None
+    """Most turns in flight; absent: limited only by what its engine reports."""
+    usage_in_stream: bool = True
+    """Whether usage is asked of it in streams whose client did not ask (and then hidden from the client)."""
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port of `url`."""
+        parts = urllib.parse.urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    @property
+    def api_base(self) -> str:
+        """URL below which the API's paths lie, without a trailing slash: `http://host:8000/v1`."""
+        path = urllib.parse.urlsplit(self.url).path.rstrip("/")
+        return self.origin + (path or "/v1")
+
+    def key(self) -> str | None:
+        """The API key, or None where none is configured. Raises PoolError if the variable or the file is missing."""
+        if self.key_env is not None:
+            if self.key_env not in os.environ:
+                raise PoolError(f"replica '{self.name}': key_env names {self.key_env}, which is not set")
+            return os.environ[self.key_env].strip()
+        if self.key_file is not None:
+            try:
+                return pathlib.Path(self.key_file).read_text().strip()
+            except OSError as error:
+                raise PoolError(f"replica '{self.name}': key_file cannot be read: {error.strerror}") from None
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The replicas of one pool file, in its order."""
+
+    replicas: tuple[Replica, ...] = field(default=())
+
+    def by_name(self) -> dict[ReplicaName, Replica]:
+        """Replicas by their names."""
+        return {replica.name: replica for replica in self.replicas}
+
+
+def load(path: pathlib.Path) -> Pool:
+    """Reads the pool file at `path`. Raises PoolError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PoolError(f"pool file {path}: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, source: str = "pool file") -> Pool:
+    """The pool that `text` (TOML) describes; `source` stands in error messages. Raises PoolError."""
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise PoolError(f"{source}: {error}") from None
+    unknown = sorted(document.keys() - {"replica"})
+    if unknown:
+        raise PoolError(
+            f"{source}{_line(text, 0, unknown[0])}: unknown key '{unknown[0]}'; expected [[replica]] tables"
+        )
+    tables = document.get("replica", [])
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        raise PoolError(f"{source}: expected at least one [[replica]] table")
+    replicas = tuple(_replica(table, source, text, number) for number, table in enumerate(tables, 1))
+    names = [replica.name for replica in replicas]
+    for number, name in enumerate(names, 1):
+        if name in names[: number - 1]:
+            raise PoolError(f"{source}{_line(text, number, 'name')}: name '{name}' is used twice")
+    return Pool(replicas)
+
+
+def _replica(table: dict[str, Any], source: str, text: str, number: int) -> Replica:
+    known = {f.name for f in fields(Replica)}
+
+    def fail(key: str, problem: str) -> PoolError:
+        return PoolError(f"{source}{_line(text, number, key)}: {problem}")
+
+    for key in sorted(table.keys() - known):
+        raise fail(key, f"unknown key '{key}'; known: {', '.join(sorted(known))}")
+    for key in ("name", "url"):
+        if key not in table:
+            raise fail("", f"replica {number} has no '{key}'")
+    values = dict(table)
+    for key, value in table.items():
+        expected = _fault(key, value)
+        if expected:
+            raise fail(key, f"'{key}' must be {expected}")
+        if isinstance(value, list):
+            values[key] = tuple(value)
+    if "key_env" in table and "key_file" in table:
+        raise fail("key_file", "'key_env' and 'key_file' exclude each other")
+    return Replica(**values)
+
+
+def _fault(key: str, value: object) -> str | None:
+    """What the value of `key` should have been, or None if it is right."""
+    match key:
+        case "name":
+            return None if isinstance(value, str) and is_id(value) else ID_SHAPE
+        case "url":
+            return None if _is_url(value) else "an http:// or https:// URL without user, query or fragment"
+        case "kind":
+            return None if value in get_args(Kind) else f"one of {', '.join(get_args(Kind))}"
+        case "models":
+            right = isinstance(value, list) and value and all(isinstance(item, str) and item for item in value)
+            return None if right else "a list of model names"
+        case "load_from":
+            right = isinstance(value, list) and value and all(_is_url(item) for item in value)
+            return None if right else "a list of http:// or https:// URLs"
+        case "health_path":
+            return None if isinstance(value, str) and re.fullmatch(r"/[!-~]*", value) else "a path that starts with /"
+        case "max_in_flight":
+            right = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            return None if right else "a whole number, at least 1"
+        case "usage_in_stream":
+            return None if isinstance(value, bool) else "true or false"
+        case _:
+            return None if isinstance(value, str) and value else "a text that is not empty"
+
+
+def _is_url(value: object) -> bool:
+    if not isinstance(value, str) or re.search(r"[\s\x00-\x1f\x7f]", value):
+        return False
+    try:
+        parts = urllib.parse.urlsplit(value)
+        port_fits = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    plain = not (parts.query or parts.fragment or parts.username or parts.password)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and plain and port_fits
+
+
+def _line(text: str, table: int, key: str) -> str:
+    """`, line N` of `key` in the `table`-th [[replica]] table (0: before the first), as far as it can be found."""
+    seen = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if re.match(r"\s*\[\[\s*replica\s*\]\]", line):
+            seen += 1
+            if seen == table and not key:
+                return f", line {number}"
+        elif seen == table and key and re.match(rf"""\s*\[*["']?{re.escape(key)}\b""", line):
+            return f", line {number}"
+    return ""

@@ -1,0 +1,50 @@
+"""What the scheduler's host has to do. Each effect is frozen and imperative; they are performed in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from common.ids import DataplaneId, ReplicaName, RunId, TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceTurn:
+    """Tell the dataplane where its turn goes."""
+
+    dataplane: DataplaneId
+    turn_id: TurnId
+    run_id: RunId | None
+    """None for one-shot turns."""
+    replica: ReplicaName
+    sequence: int
+    """Increasing in the order of decisions, also across restarts."""
+    held_s: float
+
+
+class Reason(IntEnum):
+    """Why a turn is refused."""
+
+    UNKNOWN_MODEL = 1
+    RUN_OF_OTHER_CALLER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseTurn:
+    """Tell the dataplane that its turn will not be placed."""
+
+    dataplane: DataplaneId
+    turn_id: TurnId
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogExpiry:
+    """Log that a turn in flight was dropped since nobody reported or renewed it in time."""
+
+    turn_id: TurnId
+    replica: ReplicaName
+
+
+Effect = PlaceTurn | RefuseTurn | LogExpiry

@@ -1,0 +1,203 @@
+"""What the scheduler is told. Each event is frozen, in the past tense, and carries its time.
+
+`at` is seconds on the host's monotonic clock; only differences mean anything. `core.decide` reads no other clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
+
+
+class RunClass(IntEnum):
+    """Whether a person waits. The lower value goes first."""
+
+    INTERACTIVE = 0
+    BATCH = 1
+
+
+class Phase(IntEnum):
+    """Where a run is between its turns."""
+
+    GENERATING = 1
+    PAUSED = 2
+    IDLE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a turn asks for."""
+
+    turn_id: TurnId
+    run_id: RunId | None
+    """The run that the client named."""
+    new_run_id: RunId
+    """The id of the run if the client named none and no tool call id identifies one."""
+    caller: Caller
+    run_class: RunClass
+    model: Model
+    one_shot: bool = False
+    """Wants a one-shot replica; belongs to no run."""
+    tool_call_ids: tuple[str, ...] = ()
+    """Ids found in its messages, newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnArrived:
+    """A client asks for a turn's admission; the same turn id again repeats the answer."""
+
+    at: float
+    dataplane: DataplaneId
+    request: Request
+    held_s: float = 0.0
+    """Seconds it was held before, by a scheduler that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAbandoned:
+    """The client left before it saw a placement. If the turn was placed meanwhile, its slot is freed."""
+
+    at: float
+    turn_id: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """The request was sent to the engine."""
+
+    at: float
+    turn_id: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTokenSeen:
+    """The first token arrived."""
+
+    at: float
+    turn_id: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """The reply is whole."""
+
+    at: float
+    turn_id: TurnId
+    has_tool_calls: bool
+    tool_call_ids: tuple[str, ...] = ()
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFailed:
+    """There is no whole reply: unreachable, refused, broken off, or the client left."""
+
+    at: float
+    turn_id: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsRenewed:
+    """These turns are still in flight: their time limit starts anew."""
+
+    at: float
+    turn_ids: tuple[TurnId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The run will not be continued. Only its own caller ends it."""
+
+    at: float
+    run_id: RunId
+    caller: Caller
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaProbed:
+    """What one probe of a replica told."""
+
+    at: float
+    replica: ReplicaName
+    healthy: bool
+    running: int | None = None
+    """Requests its engines run, summed over `load_from`; None where no engine tells."""
+    waiting: int | None = None
+    """Requests its engines have queued."""
+    kv_usage: float | None = None
+    """Share of the KV cache in use, the mean over the engines, 0 to 1."""
+    models: tuple[Model, ...] | None = None
+    """Models it serves, where they are learned; None: not told this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLost:
+    """A dataplane's stream is gone: its held turns are dropped, those in flight wait for its resync."""
+
+    at: float
+    dataplane: DataplaneId
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRun:
+    """A run as a dataplane remembers it."""
+
+    run_id: RunId
+    caller: Caller
+    run_class: RunClass
+    phase: Phase
+    replica: ReplicaName
+    sequence: int
+    turns_done: int
+    age_s: float
+    """Seconds since its last turn was placed or ended."""
+    tool_call_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTurn:
+    """A turn in flight as its dataplane knows it; `request.run_id` is its run."""
+
+    request: Request
+    replica: ReplicaName
+    sequence: int
+    age_s: float
+    """Seconds since its placement."""
+    first_token: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DataplaneResynced:
+    """All that a dataplane knows, at once. Its turns in flight that are not named here are dropped."""
+
+    at: float
+    dataplane: DataplaneId
+    runs: tuple[KnownRun, ...]
+    turns: tuple[KnownTurn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """A second has passed."""
+
+    at: float
+
+
+Event = (
+    TurnArrived
+    | TurnAbandoned
+    | TurnStarted
+    | FirstTokenSeen
+    | TurnEnded
+    | TurnFailed
+    | TurnsRenewed
+    | RunEnded
+    | ReplicaProbed
+    | StreamLost
+    | DataplaneResynced
+    | Ticked
+)
