@@ -1,0 +1,176 @@
+"""The whole stack as real processes on free ports, for tests: fake engines, scheduler, dataplane.
+
+    with running_stack(tmp_path, replicas=2) as stack:
+        requests go to stack.base_url
+
+`running` starts any one service. Everything started here is ended when its `with` block is left, and a service that does
+not end cleanly fails the test with its log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tests.waiting import wait_until_sync
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` different TCP ports of the loopback interface that nobody listens on."""
+    with contextlib.ExitStack() as sockets:
+        opened = [sockets.enter_context(socket.socket()) for _ in range(count)]
+        for each in opened:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in opened]
+
+
+def environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment with `settings`, and without any other luftpause setting."""
+    kept = {key: value for key, value in os.environ.items() if not key.upper().startswith("LUFTPAUSE_")}
+    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **settings}
+
+
+def answers(url: str, token: str | None = None) -> bool:
+    """Whether `GET url` answers 2xx."""
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    try:
+        with urllib.request.urlopen(request, timeout=2) as response:
+            return 200 <= int(response.status) < 300
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+@dataclass
+class Service:
+    """A started process, with all it prints in the file `log`."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: pathlib.Path
+
+    def text(self) -> str:
+        """What it has printed so far."""
+        return self.log.read_text(errors="replace")
+
+    def stop(self) -> int:
+        """Ends it with SIGTERM, then SIGKILL if it does not listen; its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        return self.process.wait()
+
+    def kill(self) -> None:
+        """Ends it as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+
+def start(module: str, settings: Mapping[str, str], log: pathlib.Path, *arguments: str) -> Service:
+    """Starts `python -m module` with `settings` as its environment. The caller ends it."""
+    command = [sys.executable, "-m", module, *arguments]
+    with log.open("ab") as out:
+        process = subprocess.Popen(command, env=environment(settings), cwd=log.parent, stdout=out, stderr=out)
+    return Service(module, process, log)
+
+
+@contextlib.contextmanager
+def running(
+    module: str, settings: Mapping[str, str], health_urls: tuple[str, ...], log: pathlib.Path, *arguments: str
+) -> Iterator[Service]:
+    """Runs `python -m module` while the block runs, once every one of `health_urls` answers."""
+    service = start(module, settings, log, *arguments)
+
+    def healthy() -> bool:
+        if service.process.poll() is not None:
+            raise RuntimeError(f"{module} ended with {service.process.returncode}: {service.text()}")
+        return all(answers(url) for url in health_urls)
+
+    try:
+        wait_until_sync(healthy, START_TIMEOUT_S, f"{module} is healthy")
+        yield service
+    finally:
+        was_running = service.process.poll() is None
+        code = service.stop()
+    if was_running:
+        assert code == 0, f"{module} ended with {code} on SIGTERM: {service.text()[-4000:]}"
+
+
+@dataclass
+class Stack:
+    """Where the parts of a running stack are."""
+
+    base_url: str
+    """For OpenAI clients: ends in /v1."""
+    status_url: str
+    """The scheduler's HTTP surface."""
+    scheduler_target: str
+    """host:port of the scheduler's gRPC."""
+    engine_urls: list[str]
+    """One a replica, in the pool's order; the replicas are named engine-0, engine-1, …"""
+    pool: pathlib.Path
+    services: dict[str, Service] = field(default_factory=dict)
+    """By module name."""
+
+
+@contextlib.contextmanager
+def running_stack(
+    folder: pathlib.Path,
+    replicas: int = 2,
+    settings: Mapping[str, str] | None = None,
+    engines: tuple[str, ...] = (),
+    dataplane_arguments: tuple[str, ...] = (),
+) -> Iterator[Stack]:
+    """Runs fake engines, scheduler and dataplane while the block runs; their logs are in `folder`.
+
+    `settings` are more environment variables, seen by all three. `engines` are URLs of engines that run already: then
+    no fake ones are started.
+    """
+    ports = free_ports(3 + replicas)
+    grpc_port, status_port, dataplane_port, *engine_ports = ports
+    engine_urls = list(engines) or [f"http://127.0.0.1:{port}" for port in engine_ports]
+    pool = folder / "pool.toml"
+    pool.write_text("".join(f'[[replica]]\nname = "engine-{n}"\nurl = "{url}"\n' for n, url in enumerate(engine_urls)))
+    shared = {
+        "LUFTPAUSE_POOL": str(pool),
+        "LUFTPAUSE_STATE": str(folder / "state"),
+        "LUFTPAUSE_ENGINE_PORTS": ",".join(map(str, engine_ports)),
+        "LUFTPAUSE_SCHEDULER_PORT": str(grpc_port),
+        "LUFTPAUSE_SCHEDULER_STATUS_PORT": str(status_port),
+        "LUFTPAUSE_DATAPLANE_PORT": str(dataplane_port),
+        "LUFTPAUSE_DATAPLANE_SCHEDULER": f"127.0.0.1:{grpc_port}",
+        **(settings or {}),
+    }
+    stack = Stack(
+        base_url=f"http://127.0.0.1:{dataplane_port}/v1",
+        status_url=f"http://127.0.0.1:{status_port}",
+        scheduler_target=f"127.0.0.1:{grpc_port}",
+        engine_urls=engine_urls,
+        pool=pool,
+    )
+    parts: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
+        ("scheduler", (f"{stack.status_url}/health",), ()),
+        ("dataplane", (f"http://127.0.0.1:{dataplane_port}/health",), dataplane_arguments),
+    ]
+    if not engines:
+        parts.insert(0, ("fakes.engine", tuple(f"{url}/health" for url in engine_urls), ()))
+    with contextlib.ExitStack() as opened:
+        for module, health_urls, arguments in parts:
+            log = folder / f"{module}.log"
+            stack.services[module] = opened.enter_context(running(module, shared, health_urls, log, *arguments))
+        yield stack

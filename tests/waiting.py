@@ -1,0 +1,58 @@
+"""Waiting for a condition in tests, in place of sleeps. Must not be used to wait for "nothing happens".
+
+`wait_until` for async tests, `wait_until_sync` for the others. Both fail the test with the last error seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
+
+T = TypeVar("T")
+
+_INTERVAL_S = 0.02
+"""Pause between two looks: short beside any timeout, long beside a look."""
+
+
+async def wait_until(condition: Callable[[], T | Awaitable[T]], timeout_s: float = 5.0, what: str = "") -> T:
+    """The first truthy value of `condition()`, awaited if it is awaitable.
+
+    OSError and AssertionError raised by it count as "not yet". Raises AssertionError after `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        last: object = None
+        try:
+            value = condition()
+            last = found = await cast(Awaitable[T], value) if inspect.isawaitable(value) else cast(T, value)
+            if found:
+                return found
+        except (OSError, AssertionError) as error:
+            last = error
+        if time.monotonic() > deadline:
+            raise AssertionError(_late(condition, timeout_s, what, last))
+        await asyncio.sleep(_INTERVAL_S)
+
+
+def wait_until_sync(condition: Callable[[], T], timeout_s: float = 5.0, what: str = "") -> T:
+    """As `wait_until`, for tests without an event loop."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        last: object = None
+        try:
+            last = value = condition()
+            if value:
+                return value
+        except (OSError, AssertionError) as error:
+            last = error
+        if time.monotonic() > deadline:
+            raise AssertionError(_late(condition, timeout_s, what, last))
+        time.sleep(_INTERVAL_S)
+
+
+def _late(condition: object, timeout_s: float, what: str, last: object) -> str:
+    name = what or getattr(condition, "__qualname__", repr(condition))
+    return f"not within {timeout_s:g} s: {name}; last seen: {last!r}"
