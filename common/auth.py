@@ -57,7 +57,10 @@ def _refusing(handler: grpc.RpcMethodHandler[Any, Any] | None) -> grpc.RpcMethod
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, UNAUTHENTICATED)
 
     async def refuse_stream(request: object, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        yield await refuse(request, context)
+        await refuse(request, context)
+        nothing: tuple[Any, ...] = ()
+        for item in nothing:
+            yield item
 
     streams_in, streams_out = (handler.request_streaming, handler.response_streaming) if handler else (False, False)
     if streams_in and streams_out:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from common.ids import DataplaneId, ReplicaName, RunId, TurnId
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceTurn:
+class PlaceTurn(Struct, frozen=True, gc=False):
     """Tell the dataplane where its turn goes."""
 
     dataplane: DataplaneId
@@ -29,8 +29,7 @@ class Reason(IntEnum):
     RUN_OF_OTHER_CALLER = 2
 
 
-@dataclass(frozen=True, slots=True)
-class RefuseTurn:
+class RefuseTurn(Struct, frozen=True, gc=False):
     """Tell the dataplane that its turn will not be placed."""
 
     dataplane: DataplaneId
@@ -39,8 +38,7 @@ class RefuseTurn:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class LogExpiry:
+class LogExpiry(Struct, frozen=True, gc=False):
     """Log that a turn in flight was dropped since nobody reported or renewed it in time."""
 
     turn_id: TurnId

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
 
@@ -26,8 +27,7 @@ class Phase(IntEnum):
     IDLE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True, gc=False):
     """What a turn asks for."""
 
     turn_id: TurnId
@@ -44,8 +44,7 @@ class Request:
     """Ids found in its messages, newest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnArrived:
+class TurnArrived(Struct, frozen=True, gc=False):
     """A client asks for a turn's admission; the same turn id again repeats the answer."""
 
     at: float
@@ -55,32 +54,28 @@ class TurnArrived:
     """Seconds it was held before, by a scheduler that is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnAbandoned:
+class TurnAbandoned(Struct, frozen=True, gc=False):
     """The client left before it saw a placement. If the turn was placed meanwhile, its slot is freed."""
 
     at: float
     turn_id: TurnId
 
 
-@dataclass(frozen=True, slots=True)
-class TurnStarted:
+class TurnStarted(Struct, frozen=True, gc=False):
     """The request was sent to the engine."""
 
     at: float
     turn_id: TurnId
 
 
-@dataclass(frozen=True, slots=True)
-class FirstTokenSeen:
+class FirstTokenSeen(Struct, frozen=True, gc=False):
     """The first token arrived."""
 
     at: float
     turn_id: TurnId
 
 
-@dataclass(frozen=True, slots=True)
-class TurnEnded:
+class TurnEnded(Struct, frozen=True, gc=False):
     """The reply is whole."""
 
     at: float
@@ -92,24 +87,21 @@ class TurnEnded:
     cached_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TurnFailed:
+class TurnFailed(Struct, frozen=True, gc=False):
     """There is no whole reply: unreachable, refused, broken off, or the client left."""
 
     at: float
     turn_id: TurnId
 
 
-@dataclass(frozen=True, slots=True)
-class TurnsRenewed:
+class TurnsRenewed(Struct, frozen=True, gc=False):
     """These turns are still in flight: their time limit starts anew."""
 
     at: float
     turn_ids: tuple[TurnId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnded:
+class RunEnded(Struct, frozen=True, gc=False):
     """The run will not be continued. Only its own caller ends it."""
 
     at: float
@@ -117,8 +109,7 @@ class RunEnded:
     caller: Caller
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaProbed:
+class ReplicaProbed(Struct, frozen=True, gc=False):
     """What one probe of a replica told."""
 
     at: float
@@ -134,16 +125,14 @@ class ReplicaProbed:
     """Models it serves, where they are learned; None: not told this time."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamLost:
+class StreamLost(Struct, frozen=True, gc=False):
     """A dataplane's stream is gone: its held turns are dropped, those in flight wait for its resync."""
 
     at: float
     dataplane: DataplaneId
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRun:
+class KnownRun(Struct, frozen=True, gc=False):
     """A run as a dataplane remembers it."""
 
     run_id: RunId
@@ -158,8 +147,7 @@ class KnownRun:
     tool_call_ids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class KnownTurn:
+class KnownTurn(Struct, frozen=True, gc=False):
     """A turn in flight as its dataplane knows it; `request.run_id` is its run."""
 
     request: Request
@@ -170,8 +158,7 @@ class KnownTurn:
     first_token: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DataplaneResynced:
+class DataplaneResynced(Struct, frozen=True, gc=False):
     """All that a dataplane knows, at once. Its turns in flight that are not named here are dropped."""
 
     at: float
@@ -180,8 +167,7 @@ class DataplaneResynced:
     turns: tuple[KnownTurn, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Ticked:
+class Ticked(Struct, frozen=True, gc=False):
     """A second has passed."""
 
     at: float
