@@ -1,0 +1,162 @@
+"""The decision: what an event changes, and what is to be done. Pure and deterministic: no clock, no chance, no await.
+
+`decide` is the only way the state changes. The rules are in the modules it calls: `turns` (arrival to end), `placement`
+(where), `admission` (whether there is room), `fairness` (who is next), `runs`, `pools`, `timers`, `resync`.
+The page that explains them is scheduler/README.md; `invariants` says what must always hold.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from scheduler import resync, turns
+from scheduler.admission import probed
+from scheduler.effects import Effect
+from scheduler.events import (
+    DataplaneResynced,
+    Event,
+    FirstTokenSeen,
+    ReplicaProbed,
+    RunEnded,
+    StreamLost,
+    Ticked,
+    TurnAbandoned,
+    TurnArrived,
+    TurnEnded,
+    TurnFailed,
+    TurnsRenewed,
+    TurnStarted,
+)
+from scheduler.placement import fill, rehome_held, spread
+from scheduler.pools import put_replica, set_models
+from scheduler.runs import expect_no_more, forget, put_run, sweep_tool_calls
+from scheduler.state import RUN_FORGOTTEN_S, TOOL_CALL_SWEEP_S, TURN_LIMIT_S, Draft, Run, State
+from scheduler.timers import Timer, set_run_timer, set_turn_timer, take_due
+
+
+def decide(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
+    """The state after `event`, and the effects to perform, in order.
+
+    Time never goes back: an event earlier than the last one counts as simultaneous with it."""
+    draft = Draft(state)
+    draft.now = max(draft.now, event.at)
+    match event:
+        case TurnArrived():
+            turns.arrived(draft, event)
+        case TurnStarted() | FirstTokenSeen() | TurnsRenewed():
+            turns.heard_of(draft, event)
+        case TurnEnded():
+            turns.ended(draft, event)
+        case TurnFailed():
+            turns.failed(draft, event)
+        case TurnAbandoned():
+            turns.abandoned(draft, event)
+        case RunEnded():
+            _run_ended(draft, event)
+        case ReplicaProbed():
+            _replica_probed(draft, event)
+        case Ticked():
+            _ticked(draft, state.now)
+        case StreamLost():
+            resync.stream_lost(draft, event)
+        case DataplaneResynced():
+            resync.resynced(draft, event)
+        case _:
+            assert_never(event)
+    return draft.freeze(), tuple(draft.effects)
+
+
+def _run_ended(draft: Draft, event: RunEnded) -> None:
+    run = draft.runs.get(event.run_id)
+    if run is None or run.caller != event.caller:
+        return
+    home = run.home
+    if run.in_flight or run.held:
+        put_run(draft, replace(run, ended=True))
+        return
+    forget(draft, run)
+    if home is not None:
+        fill(draft, home)
+
+
+def _replica_probed(draft: Draft, event: ReplicaProbed) -> None:
+    before = draft.replicas.get(event.replica)
+    if before is None:
+        return
+    put_replica(draft, before, probed(before, event))
+    after = draft.replicas[event.replica]
+    relearned = event.models is not None and before.models_learned and event.models != before.models
+    if relearned and event.models is not None:
+        set_models(draft, after, event.models)
+    if relearned or (before.healthy and not after.healthy):
+        _rehome_all(draft, event)
+    if relearned:
+        turns.refuse_unserved(draft)
+    if after.healthy:
+        fill(draft, event.replica)
+
+
+def _rehome_all(draft: Draft, event: ReplicaProbed) -> None:
+    """Lets the turns held for a replica go elsewhere, where it is ill or does not serve their model any more."""
+    lanes = draft.homes.get(event.replica, ())
+    held = sorted(key for lane in lanes for queue in lane.queues.values() for key in queue)
+    pools = set()
+    for key in held:
+        turn = draft.turns[key[-1]]
+        assert turn.run_id is not None
+        rehome_held(draft, draft.runs[turn.run_id])
+        pools.add((turn.request.one_shot, turn.request.model))
+    for pool in sorted(pools):
+        spread(draft, pool)
+
+
+def _ticked(draft: Draft, last: float) -> None:
+    if not draft.is_open and draft.now >= draft.opens_at:
+        draft.is_open = True
+        for key in sorted(draft.pools):
+            spread(draft, key)
+        for name in sorted(draft.replicas):
+            fill(draft, name)
+    for timer in take_due(draft):
+        _look(draft, timer)
+    resync.drop_orphans(draft)
+    if draft.now // TOOL_CALL_SWEEP_S != last // TOOL_CALL_SWEEP_S:
+        sweep_tool_calls(draft)
+
+
+def _look(draft: Draft, timer: Timer) -> None:
+    """Looks at what a timer is about; see `timers`."""
+    match timer:
+        case ("run", run_id, born):
+            run = draft.runs.get(run_id)
+            if run is not None and run.born == born:
+                _look_at_run(draft, run)
+        case ("pause", run_id, paused_at):
+            run = draft.runs.get(run_id)
+            if run is not None and run.expected_as is not None and run.paused_at == paused_at and run.home is not None:
+                put_run(draft, expect_no_more(draft, run))
+                fill(draft, run.home)
+        case ("turn", turn_id, _):
+            turn = draft.turns.get(turn_id)
+            if turn is not None and turn.renewed_at + TURN_LIMIT_S <= draft.now:
+                turns.expired(draft, turn)
+            elif turn is not None:
+                set_turn_timer(draft, turn)
+        case _:
+            assert_never(timer)
+
+
+def _look_at_run(draft: Draft, run: Run) -> None:
+    for turn_id in run.in_flight:
+        turn = draft.turns[turn_id]
+        if turn.renewed_at + TURN_LIMIT_S <= draft.now:
+            turns.expired(draft, turn)
+    known = draft.runs.get(run.run_id)
+    if known is None:
+        return
+    if not known.in_flight and not known.held and known.active_at + RUN_FORGOTTEN_S <= draft.now:
+        forget(draft, known)
+    else:
+        set_run_timer(draft, known)

@@ -1,0 +1,125 @@
+"""The order of held turns. Pure; works on a draft.
+
+Interactive before batch, then the caller with the fewest running turns, then continuations, then turns done, then
+arrival. The last three do not change while a turn is held: they are its `key`, and a caller's turns are kept in
+order of it. The count of running turns changes all the time; it orders callers, not turns. A pool's lanes keep their
+callers in order (`count_running` moves one caller when its count changes); at a home, where few callers have turns,
+they are compared when asked.
+"""
+
+from __future__ import annotations
+
+from common.ids import Caller, ReplicaName, TurnId
+from scheduler.events import RunClass
+from scheduler.ordered import EMPTY, Key
+from scheduler.pools import pool_key
+from scheduler.state import EMPTY_LANES, NO_SHARE, Draft, Lane, Lanes, Pool, PoolKey, Replica, Share, Turn
+
+Where = tuple[ReplicaName | None, PoolKey]
+"""The home a turn waits for, or None and it waits for any of its pool."""
+
+
+def held_key(*, is_continuation: bool, turns_done: int, arrived_at: float, arrivals: int, turn_id: TurnId) -> Key:
+    """A turn's order among those of its class and caller; the least goes first."""
+    return (not is_continuation, -turns_done, arrived_at, arrivals, turn_id)
+
+
+def enqueue(draft: Draft, turn: Turn) -> None:
+    """Adds a held turn to its lane."""
+    caller, run_class, key = turn.request.caller, turn.request.run_class, pool_key(turn)
+    where = turn.held_at, key
+    lane = _lanes(draft, where)[run_class]
+    before = lane.queues.get(caller, EMPTY)
+    after = before.add(turn.key)
+    order = lane.order
+    if turn.held_at is None and (not before or before.first() != after.first()):
+        share = draft.shares.get(caller, NO_SHARE)
+        if before:
+            order = order.remove((share.running, before.first(), caller))
+        else:
+            draft.shares = draft.shares.set(caller, Share(share.running, (*share.waits_in, (key, run_class))))
+        order = order.add((share.running, after.first(), caller))
+    _put_lane(draft, where, run_class, Lane(lane.queues.set(caller, after), order))
+
+
+def dequeue(draft: Draft, turn: Turn) -> None:
+    """Takes a held turn out of its lane."""
+    caller, run_class, key = turn.request.caller, turn.request.run_class, pool_key(turn)
+    where = turn.held_at, key
+    lane = _lanes(draft, where)[run_class]
+    before = lane.queues[caller]
+    after = before.remove(turn.key)
+    order = lane.order
+    if turn.held_at is None and (not after or before.first() != after.first()):
+        share = draft.shares[caller]
+        order = order.remove((share.running, before.first(), caller))
+        if after:
+            order = order.add((share.running, after.first(), caller))
+        else:
+            _put_share(draft, caller, share.running, tuple(w for w in share.waits_in if w != (key, run_class)))
+    queues = lane.queues.set(caller, after) if after else lane.queues.delete(caller)
+    _put_lane(draft, where, run_class, Lane(queues, order))
+
+
+def count_running(draft: Draft, caller: Caller, change: int) -> None:
+    """Counts a caller's turns in flight, and moves it in the order of the lanes where turns of it are held."""
+    share = draft.shares.get(caller, NO_SHARE)
+    running = share.running + change
+    for key, run_class in share.waits_in:
+        lane = draft.pools[key].lanes[run_class]
+        first = lane.queues[caller].first()
+        order = lane.order.remove((share.running, first, caller)).add((running, first, caller))
+        _put_lane(draft, (None, key), run_class, Lane(lane.queues, order))
+    _put_share(draft, caller, running, share.waits_in)
+
+
+def best(draft: Draft, replica: Replica, *, batch_too: bool) -> TurnId | None:
+    """The held turn that goes next to `replica`: one that must go there or one that may; None if there is none.
+
+    Without `batch_too` only interactive turns are considered."""
+    home = draft.homes.get(replica.name)
+    pools = [draft.pools[replica.one_shot, model].lanes for model in replica.models or ()]
+    for run_class in (RunClass.INTERACTIVE, RunClass.BATCH) if batch_too else (RunClass.INTERACTIVE,):
+        candidates = [lanes[run_class].order.first()[:2] for lanes in pools if lanes[run_class].order]
+        if home is not None:
+            candidates += [(_running(draft, c), queue.first()) for c, queue in home[run_class].queues.items()]
+        if candidates:
+            turn_id: TurnId = min(candidates)[1][-1]
+            return turn_id
+    return None
+
+
+def _running(draft: Draft, caller: Caller) -> int:
+    share = draft.shares.get(caller)
+    return share.running if share else 0
+
+
+def _put_share(draft: Draft, caller: Caller, running: int, waits_in: tuple[tuple[PoolKey, RunClass], ...]) -> None:
+    if running or waits_in:
+        draft.shares = draft.shares.set(caller, Share(running, waits_in))
+    else:
+        draft.shares = draft.shares.delete(caller)
+
+
+def _lanes(draft: Draft, where: Where) -> Lanes:
+    held_at, key = where
+    if held_at is not None:
+        return draft.homes.get(held_at, EMPTY_LANES)
+    pool = draft.pools.get(key)
+    return pool.lanes if pool is not None else EMPTY_LANES
+
+
+def _put_lane(draft: Draft, where: Where, run_class: RunClass, lane: Lane) -> None:
+    held_at, key = where
+    lanes = _lanes(draft, where)
+    changed = (lane, lanes[1]) if run_class is RunClass.INTERACTIVE else (lanes[0], lane)
+    if held_at is None:
+        pool = draft.pools.get(key, Pool())
+        if pool.members or changed[0].queues or changed[1].queues:
+            draft.pools = draft.pools.set(key, Pool(pool.members, pool.roomy, pool.tight, changed))
+        else:
+            draft.pools = draft.pools.delete(key)
+    elif changed[0].queues or changed[1].queues:
+        draft.homes = draft.homes.set(held_at, changed)
+    else:
+        draft.homes = draft.homes.delete(held_at)

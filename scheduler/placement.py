@@ -1,0 +1,160 @@
+"""Where turns go: placing one, holding it, freeing its slot, filling what became free. Pure; works on a draft.
+
+Nothing waits that could be placed: whatever makes room calls `fill` (one replica has room) or `spread` (several
+may), which take held turns in the order of `fairness.best`. So a new turn that finds room overtakes nobody.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from common.ids import ReplicaName
+from scheduler import fairness
+from scheduler.admission import has_room
+from scheduler.effects import PlaceTurn
+from scheduler.events import RunClass
+from scheduler.pools import choose, pinned_home, pool_key, put_replica
+from scheduler.runs import expect_no_more, put_run
+from scheduler.state import Draft, Pool, PoolKey, Replica, Run, Turn
+from scheduler.timers import set_turn_timer
+
+
+def submit(draft: Draft, turn: Turn, run: Run | None) -> None:
+    """Places a turn that just arrived, or holds it."""
+    if run is not None:
+        run = _untied_if_home_is_ill(draft, run)
+    home = pinned_home(draft, run, pool_key(turn)) if run is not None else None
+    if home is None:
+        replica = choose(draft, turn, run)
+    else:
+        replica = home if draft.is_open and has_room(home, turn.request.run_class) else None
+    if replica is not None:
+        place(draft, turn, run, replica)
+        return
+    _hold(draft, turn, home.name if home else None)
+    if run is not None:
+        put_run(draft, replace(run, held=(*run.held, turn.request.turn_id)))
+
+
+def place(draft: Draft, turn: Turn, run: Run | None, replica: Replica) -> None:
+    """Puts a turn that is in no lane in flight on a replica."""
+    turn_id, run_class = turn.request.turn_id, turn.request.run_class
+    draft.sequence += 1
+    if run is not None:
+        run = _generating(draft, expect_no_more(draft, run), turn, replica)
+    replica = draft.replicas[replica.name]
+    busier = replace(
+        replica,
+        in_flight=replica.in_flight + 1,
+        batch_in_flight=replica.batch_in_flight + (run_class is RunClass.BATCH),
+        last_sequence=draft.sequence,
+    )
+    put_replica(draft, replica, busier)
+    placed = replace(
+        turn,
+        held_at=None,
+        replica=replica.name,
+        sequence=draft.sequence,
+        held_s=draft.now - turn.arrived_at,
+        renewed_at=draft.now,
+    )
+    draft.turns = draft.turns.set(turn_id, placed)
+    fairness.count_running(draft, turn.request.caller, 1)
+    draft.effects.append(placement(placed))
+    if run is None:
+        set_turn_timer(draft, placed)
+    elif run.held:
+        rehome_held(draft, run)
+
+
+def placement(turn: Turn) -> PlaceTurn:
+    """The answer for a turn in flight."""
+    assert turn.replica is not None
+    return PlaceTurn(turn.dataplane, turn.request.turn_id, turn.run_id, turn.replica, turn.sequence, turn.held_s)
+
+
+def free_slot(draft: Draft, turn: Turn) -> None:
+    """Forgets a turn in flight. The caller sets its run, and then fills the replica."""
+    assert turn.replica is not None
+    draft.turns = draft.turns.delete(turn.request.turn_id)
+    replica = draft.replicas[turn.replica]
+    batch = turn.request.run_class is RunClass.BATCH
+    freer = replace(replica, in_flight=replica.in_flight - 1, batch_in_flight=replica.batch_in_flight - batch)
+    put_replica(draft, replica, freer)
+    fairness.count_running(draft, turn.request.caller, -1)
+
+
+def drop_held(draft: Draft, turn: Turn) -> None:
+    """Forgets a held turn. The caller sets its run."""
+    fairness.dequeue(draft, turn)
+    draft.turns = draft.turns.delete(turn.request.turn_id)
+
+
+def fill(draft: Draft, name: ReplicaName) -> None:
+    """Places held turns on a replica while it has room and one of them may go there."""
+    while draft.is_open and _take_next(draft, draft.replicas[name]):
+        pass
+
+
+def spread(draft: Draft, key: PoolKey) -> None:
+    """Places the held turns that may go anywhere in a pool, one at a time on the least loaded replica with room."""
+    while draft.is_open:
+        pool = draft.pools.get(key, Pool())
+        heads = sorted(index.first() for index in (pool.roomy, pool.tight) if index)
+        if not any(_take_next(draft, draft.replicas[head[2]]) for head in heads):
+            return
+
+
+def rehome_held(draft: Draft, run: Run) -> None:
+    """Sets a run whose phase or home changed, and moves its held turns to where they belong now; places none."""
+    for turn_id in run.held:
+        turn = draft.turns[turn_id]
+        run = _untied_if_home_is_ill(draft, run)
+        home = pinned_home(draft, run, pool_key(turn))
+        where = home.name if home else None
+        if turn.held_at != where:
+            fairness.dequeue(draft, turn)
+            _hold(draft, turn, where)
+    put_run(draft, run)
+
+
+def _hold(draft: Draft, turn: Turn, home: ReplicaName | None) -> None:
+    """Lets a turn wait for one replica, or for any of its pool."""
+    turn = replace(turn, held_at=home)
+    draft.turns = draft.turns.set(turn.request.turn_id, turn)
+    fairness.enqueue(draft, turn)
+
+
+def _take_next(draft: Draft, replica: Replica) -> bool:
+    """Places the held turn that goes next to the replica, if there is one and room for it."""
+    if not has_room(replica, RunClass.INTERACTIVE):
+        return False
+    turn_id = fairness.best(draft, replica, batch_too=has_room(replica, RunClass.BATCH))
+    if turn_id is None:
+        return False
+    turn = draft.turns[turn_id]
+    fairness.dequeue(draft, turn)
+    place(draft, turn, draft.runs[turn.run_id] if turn.run_id is not None else None, replica)
+    return True
+
+
+def _generating(draft: Draft, run: Run, turn: Turn, replica: Replica) -> Run:
+    """The run with a turn placed."""
+    turn_id = turn.request.turn_id
+    generating = replace(
+        run,
+        home=replica.name,
+        sequence=draft.sequence,
+        in_flight=(*run.in_flight, turn_id),
+        held=tuple(other for other in run.held if other != turn_id),
+        paused=False,
+        active_at=draft.now,
+    )
+    put_run(draft, generating)
+    return generating
+
+
+def _untied_if_home_is_ill(draft: Draft, run: Run) -> Run:
+    """A run whose home is unhealthy moves at once: it has no home any longer. It is not set yet."""
+    home = draft.replicas.get(run.home) if run.home is not None else None
+    return run if home is None or home.healthy else replace(expect_no_more(draft, run), home=None)

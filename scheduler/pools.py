@@ -1,0 +1,104 @@
+"""Which replicas serve a model, and which of them have room, in order of load. Pure; works on a draft.
+
+`put_replica` and `set_models` are the only ways to change a replica: they keep the indexes of its pools right, so that
+choosing a replica does not look at all of them.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from common.ids import Model
+from scheduler.admission import has_room
+from scheduler.events import RunClass
+from scheduler.ordered import Key
+from scheduler.state import Draft, Pool, PoolKey, Replica, Run, Turn, rebuild_pools
+
+
+def pool_key(turn: Turn) -> PoolKey:
+    """The pool of a turn."""
+    return turn.request.one_shot, turn.request.model
+
+
+def serves(replica: Replica, key: PoolKey) -> bool:
+    """Whether the replica is a member of the pool."""
+    return replica.one_shot == key[0] and replica.models is not None and key[1] in replica.models
+
+
+def pinned_home(draft: Draft, run: Run, key: PoolKey) -> Replica | None:
+    """The replica that the run's next turn must go to: its home while it generates or is paused, if that is healthy and
+    serves the model. None: the turn may go anywhere."""
+    if run.home is None or not (run.in_flight or run.paused):
+        return None
+    home = draft.replicas.get(run.home)
+    return home if home is not None and home.healthy and serves(home, key) else None
+
+
+def choose(draft: Draft, turn: Turn, run: Run | None) -> Replica | None:
+    """The replica for a turn that may go anywhere: its run's home if that has room, else the least loaded with room."""
+    if not draft.is_open:
+        return None
+    key, run_class = pool_key(turn), turn.request.run_class
+    if run is not None and run.home is not None:
+        home = draft.replicas.get(run.home)
+        if home is not None and serves(home, key) and has_room(home, run_class):
+            return home
+    pool = draft.pools.get(key)
+    if pool is None:
+        return None
+    indexes = (pool.roomy, pool.tight) if run_class is RunClass.INTERACTIVE else (pool.roomy,)
+    heads = [index.first() for index in indexes if index]
+    return draft.replicas[min(heads)[2]] if heads else None
+
+
+def put_replica(draft: Draft, old: Replica, new: Replica) -> None:
+    """Sets a replica (its models must be the same) and its place in the indexes of its pools."""
+    draft.replicas = draft.replicas.set(new.name, new)
+    before, after = _index_entry(old), _index_entry(new)
+    if before == after:
+        return
+    for model in new.models or ():
+        key = (new.one_shot, model)
+        draft.pools = draft.pools.set(key, _indexed(_unindexed(draft.pools[key], before), after))
+
+
+def set_models(draft: Draft, replica: Replica, models: tuple[Model, ...]) -> None:
+    """Sets the models that a replica serves, and the pools by them."""
+    entry = _index_entry(replica)
+    for model in replica.models or ():
+        key = (replica.one_shot, model)
+        draft.pools = draft.pools.set(key, _unindexed(draft.pools[key], entry))
+    draft.replicas = draft.replicas.set(replica.name, replace(replica, models=models))
+    rebuild_pools(draft)
+    for model in models:
+        key = (replica.one_shot, model)
+        draft.pools = draft.pools.set(key, _indexed(draft.pools[key], entry))
+
+
+def _index_entry(replica: Replica) -> tuple[bool, Key] | None:
+    """Which index of its pools a replica stands in (True: roomy), and its key there; None: it has no room.
+
+    Its load is what it runs and what is expected back; among equals the one that got nothing for longest comes
+    first."""
+    if not has_room(replica, RunClass.INTERACTIVE):
+        return None
+    key = (replica.in_flight + replica.paused, replica.last_sequence, replica.name)
+    return has_room(replica, RunClass.BATCH), key
+
+
+def _indexed(pool: Pool, entry: tuple[bool, Key] | None) -> Pool:
+    if entry is None:
+        return pool
+    roomy, key = entry
+    if roomy:
+        return Pool(pool.members, pool.roomy.add(key), pool.tight, pool.lanes)
+    return Pool(pool.members, pool.roomy, pool.tight.add(key), pool.lanes)
+
+
+def _unindexed(pool: Pool, entry: tuple[bool, Key] | None) -> Pool:
+    if entry is None:
+        return pool
+    roomy, key = entry
+    if roomy:
+        return Pool(pool.members, pool.roomy.remove(key), pool.tight, pool.lanes)
+    return Pool(pool.members, pool.roomy, pool.tight.remove(key), pool.lanes)

@@ -1,0 +1,118 @@
+"""Runs: who they belong to, which one a turn continues, their phases. Pure; works on a draft."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from common.ids import Caller, RunId
+from scheduler.events import Request, RunClass
+from scheduler.pools import put_replica
+from scheduler.state import TOOL_CALL_REMEMBERED_S, TOOL_CALL_SWEEP_S, Draft, Run
+from scheduler.timers import set_pause_timer, set_run_timer
+
+
+def identify(draft: Draft, request: Request) -> RunId:
+    """The run a turn belongs to: the one it names; else the one whose reply contained the newest of its tool call ids
+    that is known and belongs to one run only; else the new one."""
+    if request.run_id is not None:
+        return request.run_id
+    for call_id in request.tool_call_ids:
+        known = draft.tool_calls.get((request.caller, call_id))
+        if known is not None and known[0] is not None:
+            return known[0]
+    return request.new_run_id
+
+
+def arrive(draft: Draft, run_id: RunId, request: Request) -> Run:
+    """The run of an arriving turn, active now and of the turn's class. It is not set yet; its timer is, if it is
+    new."""
+    run = draft.runs.get(run_id)
+    if run is not None:
+        return replace(run, run_class=request.run_class, active_at=draft.now, ended=False)
+    return new_run(draft, Run(run_id, request.caller, request.run_class, active_at=draft.now))
+
+
+def new_run(draft: Draft, run: Run) -> Run:
+    """A run that was not known, with its timer set. It is not set itself yet."""
+    draft.arrivals += 1
+    run = replace(run, born=draft.arrivals)
+    set_run_timer(draft, run)
+    return run
+
+
+def put_run(draft: Draft, run: Run) -> None:
+    """Sets a run and keeps the counts by class and phase."""
+    known = draft.runs.get(run.run_id)
+    draft.runs = draft.runs.set(run.run_id, run)
+    after = _count_index(run)
+    before = None if known is None else _count_index(known)
+    if before != after:
+        _count(draft, after, 1)
+        if before is not None:
+            _count(draft, before, -1)
+
+
+def forget(draft: Draft, run: Run) -> None:
+    """Drops a run that has no turns, as it is set."""
+    assert not run.in_flight
+    assert not run.held
+    expect_no_more(draft, run)
+    draft.runs = draft.runs.delete(run.run_id)
+    _count(draft, _count_index(run), -1)
+
+
+def expect_back(draft: Draft, run: Run) -> None:
+    """Sets a run that is paused since `paused_at`, and keeps a place for it at its home."""
+    home = draft.replicas.get(run.home) if run.home is not None else None
+    if home is None:
+        put_run(draft, run)
+        return
+    interactive = run.run_class is RunClass.INTERACTIVE
+    put_replica(draft, home, replace(home, paused=home.paused + 1, reserved=home.reserved + interactive))
+    put_run(draft, replace(run, expected_as=run.run_class))
+    set_pause_timer(draft, run)
+
+
+def expect_no_more(draft: Draft, run: Run) -> Run:
+    """Gives up the place kept for a run, if there is one. The run it returns is not set yet."""
+    if run.expected_as is None:
+        return run
+    assert run.home is not None
+    home = draft.replicas[run.home]
+    interactive = run.expected_as is RunClass.INTERACTIVE
+    put_replica(draft, home, replace(home, paused=home.paused - 1, reserved=home.reserved - interactive))
+    return replace(run, expected_as=None)
+
+
+def remember_tool_calls(draft: Draft, run: Run, tool_call_ids: tuple[str, ...]) -> None:
+    """Lets tool call ids identify the run. One that two runs used identifies none."""
+    minute = int(draft.now // TOOL_CALL_SWEEP_S)
+    for call_id in tool_call_ids:
+        key = (run.caller, call_id)
+        known = draft.tool_calls.get(key)
+        owner = run.run_id if known is None or known[0] == run.run_id else None
+        draft.tool_calls = draft.tool_calls.set(key, (owner, minute))
+        draft.tool_call_minutes = draft.tool_call_minutes.set(minute, (key, draft.tool_call_minutes.get(minute)))
+
+
+def sweep_tool_calls(draft: Draft) -> None:
+    """Forgets the tool call ids that were last seen too long ago."""
+    oldest = int((draft.now - TOOL_CALL_REMEMBERED_S) // TOOL_CALL_SWEEP_S)
+    for minute in sorted(minute for minute in draft.tool_call_minutes if minute < oldest):
+        chain = draft.tool_call_minutes[minute]
+        draft.tool_call_minutes = draft.tool_call_minutes.delete(minute)
+        while chain is not None:
+            key: tuple[Caller, str] = chain[0]
+            known = draft.tool_calls.get(key)
+            if known is not None and known[1] == minute:
+                draft.tool_calls = draft.tool_calls.delete(key)
+            chain = chain[1]
+
+
+def _count_index(run: Run) -> int:
+    return 3 * run.run_class + run.phase - 1
+
+
+def _count(draft: Draft, index: int, change: int) -> None:
+    counts = draft.run_counts
+    draft.run_counts = (*counts[:index], counts[index] + change, *counts[index + 1 :])

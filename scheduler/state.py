@@ -1,0 +1,327 @@
+"""What the scheduler knows. Pure: frozen records in persistent maps, and the draft that one decision works on.
+
+Every function of the core takes the state as a `Draft`: plain attributes that hold the same persistent values, changed
+in place during one decision and frozen at its end, so that nobody outside ever sees a state change. Records are msgspec
+structs, since copying one with a field changed costs 0.2 µs (a frozen dataclass: 2 µs).
+Read next: `core.decide`.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+from immutables import Map
+from msgspec import Struct
+
+from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
+from common.pool import Replica as PoolReplica
+from scheduler.effects import Effect
+from scheduler.events import Phase, Request, RunClass
+from scheduler.ordered import EMPTY, Key, Ordered
+
+TURN_LIMIT_S = 600.0
+"""A turn in flight that nobody reported or renewed for so long is dropped and frees its slot."""
+RUN_FORGOTTEN_S = 1800.0
+"""A run without turns is forgotten after so long."""
+TOOL_CALL_REMEMBERED_S = 1800.0
+"""A tool call id identifies its run for so long."""
+TOOL_CALL_SWEEP_S = 60
+"""How often tool call ids are swept."""
+ORPHAN_LIMIT_S = 15.0
+"""Turns in flight of a lost stream wait so long for their dataplane's resync."""
+GRACE_S = 2.0
+"""After the start nothing is placed for so long: dataplanes resync first."""
+RESERVED_S = 60.0
+"""A paused run keeps its place for so long; real tool pauses last 10 s at the median and 171 s at the 90th percentile,
+and what never comes back must not hold a place."""
+
+PoolKey = tuple[bool, Model]
+"""One-shot or not, and the model: the replicas that a turn may go to."""
+
+
+class Replica(Struct, frozen=True, gc=False):
+    """One engine endpoint."""
+
+    name: ReplicaName
+    one_shot: bool
+    max_in_flight: int | None
+    """Configured limit."""
+    models_learned: bool
+    """Whether probes tell its models, or the configuration."""
+    models: tuple[Model, ...] | None
+    """None: not known yet."""
+    healthy: bool = False
+    """False until the first probe."""
+    limit: int | None = None
+    """Most turns in flight by what its engine reports; None while it reports no queue."""
+    in_flight: int = 0
+    batch_in_flight: int = 0
+    paused: int = 0
+    """Runs at home here that are paused and expected back."""
+    reserved: int = 0
+    """Those of them that are interactive."""
+    last_sequence: int = 0
+    """Of its last placement: among equals the one that waited longest is taken."""
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+
+    @property
+    def capacity(self) -> int | None:
+        """Most turns in flight it gets now; None: not limited."""
+        if self.limit is None or self.max_in_flight is None:
+            return self.max_in_flight if self.limit is None else self.limit
+        return min(self.limit, self.max_in_flight)
+
+
+class Run(Struct, frozen=True, gc=False):
+    """An agent's work: turns with pauses between them."""
+
+    run_id: RunId
+    caller: Caller
+    run_class: RunClass
+    """Of its latest turn."""
+    home: ReplicaName | None = None
+    """Replica of its last placement, which holds its prefix; None: nowhere, or lost."""
+    sequence: int = 0
+    """Of its last placement."""
+    in_flight: tuple[TurnId, ...] = ()
+    held: tuple[TurnId, ...] = ()
+    paused: bool = False
+    """The last reply contained a tool call."""
+    expected_as: RunClass | None = None
+    """A place is kept for it at its home (`Replica.paused`), as a run of this class."""
+    paused_at: float = 0.0
+    turns_done: int = 0
+    active_at: float = 0.0
+    """When a turn of it last arrived, was placed or ended."""
+    ended: bool = False
+    """To be forgotten with its last turn."""
+    born: int = 0
+    """Tells it from an earlier run of the same id."""
+
+    @property
+    def phase(self) -> Phase:
+        """Where it is between its turns."""
+        if self.in_flight:
+            return Phase.GENERATING
+        return Phase.PAUSED if self.paused else Phase.IDLE
+
+
+class Turn(Struct, frozen=True, gc=False):
+    """One model request, held or in flight."""
+
+    request: Request
+    dataplane: DataplaneId
+    run_id: RunId | None
+    """None for one-shot turns."""
+    arrived_at: float
+    """Less the seconds that a scheduler before this one held it."""
+    key: Key
+    """Its order among held turns of its class and caller: continuations, turns done, arrival. Ends with its id."""
+    held_at: ReplicaName | None = None
+    """Held: the home it must go to; None: any replica of its pool."""
+    replica: ReplicaName | None = None
+    """In flight: where; None: held."""
+    sequence: int = 0
+    held_s: float = 0.0
+    """In flight: how long it was held."""
+    renewed_at: float = 0.0
+    """In flight: when something was last heard of it."""
+
+
+_EMPTY_QUEUES: Map[Caller, Ordered] = Map()
+
+
+class Lane(Struct, frozen=True, gc=False):
+    """Held turns of one class that wait for the same place: one replica, or any of a pool."""
+
+    queues: Map[Caller, Ordered] = _EMPTY_QUEUES
+    """By caller, the keys of its turns."""
+    order: Ordered = EMPTY
+    """(running turns of the caller, its first key, caller): which caller is next. Empty at a home, where the callers
+    are few and compared when a slot frees; kept in order at a pool, where they may be as many as the turns."""
+
+
+EMPTY_LANE = Lane()
+Lanes = tuple[Lane, Lane]
+"""By run class."""
+EMPTY_LANES: Lanes = (EMPTY_LANE, EMPTY_LANE)
+
+
+class Pool(Struct, frozen=True, gc=False):
+    """The replicas that serve one model, and the turns that wait for any of them."""
+
+    members: tuple[ReplicaName, ...] = ()
+    """Sorted."""
+    roomy: Ordered = EMPTY
+    """(load, last sequence, name) of the members with room for every class."""
+    tight: Ordered = EMPTY
+    """The same of those with room for interactive turns only."""
+    lanes: Lanes = EMPTY_LANES
+
+
+class Share(Struct, frozen=True, gc=False):
+    """What one caller has of the pool."""
+
+    running: int = 0
+    """Its turns in flight."""
+    waits_in: tuple[tuple[PoolKey, RunClass], ...] = ()
+    """The lanes of pools in which turns of it are held."""
+
+
+NO_SHARE = Share()
+
+Chain = tuple[Any, Any] | None
+"""A linked list: (first, rest)."""
+
+
+class State(Struct, frozen=True, gc=False):
+    """Everything. Made by `initial`, changed by `core.decide` alone."""
+
+    now: float
+    opens_at: float
+    """Nothing is placed before."""
+    is_open: bool
+    sequence: int
+    """Of the last placement."""
+    arrivals: int
+    """Turns and runs that ever came: breaks ties of arrival, tells runs of one id apart."""
+    replicas: Map[ReplicaName, Replica]
+    homes: Map[ReplicaName, Lanes]
+    """Turns held for one replica, where there are any."""
+    pools: Map[PoolKey, Pool]
+    unknown_models: tuple[int, int]
+    """Replicas whose models are not known yet: generative, one-shot."""
+    runs: Map[RunId, Run]
+    turns: Map[TurnId, Turn]
+    shares: Map[Caller, Share]
+    tool_calls: Map[tuple[Caller, str], tuple[RunId | None, int]]
+    """Which run a tool call id belongs to (None: several), and the minute it is remembered from."""
+    tool_call_minutes: Map[int, Chain]
+    """By minute, the keys of `tool_calls` to look at when it has passed."""
+    timers: Map[int, Chain]
+    """By second, what to look at when it has come: see `timers`."""
+    orphaned: Map[DataplaneId, float]
+    """Dataplanes whose stream is lost, and when their turns in flight are dropped."""
+    run_counts: tuple[int, ...]
+    """Runs by class and phase: index 3 · class + phase - 1."""
+
+
+_FIELDS = attrgetter(*State.__struct_fields__)
+
+
+class Draft:
+    """A state during one decision: the same fields, changeable, and the effects so far."""
+
+    __slots__ = (*State.__struct_fields__, "effects")
+
+    now: float
+    opens_at: float
+    is_open: bool
+    sequence: int
+    arrivals: int
+    replicas: Map[ReplicaName, Replica]
+    homes: Map[ReplicaName, Lanes]
+    pools: Map[PoolKey, Pool]
+    unknown_models: tuple[int, int]
+    runs: Map[RunId, Run]
+    turns: Map[TurnId, Turn]
+    shares: Map[Caller, Share]
+    tool_calls: Map[tuple[Caller, str], tuple[RunId | None, int]]
+    tool_call_minutes: Map[int, Chain]
+    timers: Map[int, Chain]
+    orphaned: Map[DataplaneId, float]
+    run_counts: tuple[int, ...]
+
+    def __init__(self, state: State) -> None:
+        (
+            self.now,
+            self.opens_at,
+            self.is_open,
+            self.sequence,
+            self.arrivals,
+            self.replicas,
+            self.homes,
+            self.pools,
+            self.unknown_models,
+            self.runs,
+            self.turns,
+            self.shares,
+            self.tool_calls,
+            self.tool_call_minutes,
+            self.timers,
+            self.orphaned,
+            self.run_counts,
+        ) = _FIELDS(state)
+        self.effects: list[Effect] = []
+
+    def freeze(self) -> State:
+        """The state as it is now."""
+        return State(*_FIELDS(self))
+
+
+def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int) -> State:
+    """The state at the start `at` (seconds, the host's clock) with the pool's replicas.
+
+    `first_sequence` is above all sequences that schedulers before this one issued. Nothing is placed on a replica
+    before its first probe, and nowhere before GRACE_S have passed.
+    """
+    known = Map(
+        {
+            replica.name: Replica(
+                name=replica.name,
+                one_shot=replica.kind == "one-shot",
+                max_in_flight=replica.max_in_flight,
+                models_learned=replica.models is None,
+                models=None if replica.models is None else tuple(Model(model) for model in replica.models),
+            )
+            for replica in replicas
+        }
+    )
+    empty: Map[Any, Any] = Map()
+    draft = Draft(
+        State(
+            now=at,
+            opens_at=at + GRACE_S,
+            is_open=False,
+            sequence=first_sequence,
+            arrivals=0,
+            replicas=known,
+            homes=empty,
+            pools=empty,
+            unknown_models=(0, 0),
+            runs=empty,
+            turns=empty,
+            shares=empty,
+            tool_calls=empty,
+            tool_call_minutes=empty,
+            timers=empty,
+            orphaned=empty,
+            run_counts=(0,) * 6,
+        )
+    )
+    rebuild_pools(draft)
+    return draft.freeze()
+
+
+def rebuild_pools(draft: Draft) -> None:
+    """Sets the members of every pool by the replicas' models. Which members have room is not touched."""
+    members: dict[PoolKey, list[ReplicaName]] = {}
+    unknown = [0, 0]
+    for replica in draft.replicas.values():
+        if replica.models is None:
+            unknown[replica.one_shot] += 1
+        for model in replica.models or ():
+            members.setdefault((replica.one_shot, model), []).append(replica.name)
+    draft.unknown_models = (unknown[0], unknown[1])
+    for key in set(draft.pools) - members.keys():
+        pool = draft.pools[key]
+        if pool.lanes == EMPTY_LANES:
+            draft.pools = draft.pools.delete(key)
+        else:
+            draft.pools = draft.pools.set(key, Pool(lanes=pool.lanes))
+    for key, names in members.items():
+        pool = draft.pools.get(key, Pool())
+        draft.pools = draft.pools.set(key, Pool(tuple(sorted(names)), pool.roomy, pool.tight, pool.lanes))

@@ -1,0 +1,98 @@
+"""The status of a state, for people and other services. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from common.ids import Caller, Model, ReplicaName
+from scheduler.events import Phase, RunClass
+from scheduler.state import State
+
+
+class ReplicaSummary(Struct, frozen=True):
+    """One replica."""
+
+    name: ReplicaName
+    kind: Literal["generative", "one-shot"]
+    models: tuple[Model, ...] | None
+    """None: not known yet."""
+    healthy: bool
+    in_flight: int
+    capacity: int | None
+    """Most turns in flight it gets now; None: not limited."""
+    reserved: int
+    """Places kept for interactive runs that are paused."""
+    engine_running: int | None
+    engine_waiting: int | None
+    kv_usage: float | None
+    """0 to 1."""
+
+
+class HeldSummary(Struct, frozen=True):
+    """The held turns of one class and caller."""
+
+    run_class: RunClass
+    caller: Caller
+    turns: int
+    oldest_wait_s: float
+
+
+class RunSummary(Struct, frozen=True):
+    """How many runs of a class are in a phase."""
+
+    phase: Phase
+    run_class: RunClass
+    runs: int
+
+
+class Summary(Struct, frozen=True):
+    """The status at one moment. Replicas by name, held turns by class and caller, runs by class and phase."""
+
+    replicas: tuple[ReplicaSummary, ...]
+    held: tuple[HeldSummary, ...]
+    runs: tuple[RunSummary, ...]
+
+
+def summarize(state: State, at: float) -> Summary:
+    """The status at `at` (seconds, the host's clock). Its cost grows with replicas and held turns, not with runs."""
+    return Summary(
+        replicas=tuple(_replica(state, name) for name in sorted(state.replicas)),
+        held=_held(state, at),
+        runs=tuple(
+            RunSummary(phase, run_class, state.run_counts[3 * run_class + phase - 1])
+            for run_class in RunClass
+            for phase in Phase
+        ),
+    )
+
+
+def _replica(state: State, name: ReplicaName) -> ReplicaSummary:
+    replica = state.replicas[name]
+    return ReplicaSummary(
+        name=name,
+        kind="one-shot" if replica.one_shot else "generative",
+        models=replica.models,
+        healthy=replica.healthy,
+        in_flight=replica.in_flight,
+        capacity=replica.capacity,
+        reserved=replica.reserved,
+        engine_running=replica.running,
+        engine_waiting=replica.waiting,
+        kv_usage=replica.kv_usage,
+    )
+
+
+def _held(state: State, at: float) -> tuple[HeldSummary, ...]:
+    turns: dict[tuple[RunClass, Caller], tuple[int, float]] = {}
+    for lanes in (*state.homes.values(), *(pool.lanes for pool in state.pools.values())):
+        for run_class in RunClass:
+            for caller, queue in lanes[run_class].queues.items():
+                count, oldest = turns.get((run_class, caller), (0, at))
+                arrived_at = min(state.turns[key[-1]].arrived_at for key in queue)
+                turns[run_class, caller] = (count + len(queue), min(oldest, arrived_at))
+    return tuple(
+        HeldSummary(run_class, caller, count, at - oldest)
+        for (run_class, caller), (count, oldest) in sorted(turns.items())
+    )

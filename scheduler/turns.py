@@ -1,0 +1,174 @@
+"""What happens to turns: arrival, end, failure, abandonment, expiry. Pure; works on a draft."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from common.ids import ReplicaName
+from scheduler.effects import LogExpiry, Reason, RefuseTurn
+from scheduler.events import (
+    FirstTokenSeen,
+    TurnAbandoned,
+    TurnArrived,
+    TurnEnded,
+    TurnFailed,
+    TurnsRenewed,
+    TurnStarted,
+)
+from scheduler.fairness import held_key
+from scheduler.placement import drop_held, fill, free_slot, placement, rehome_held, spread, submit
+from scheduler.pools import pool_key
+from scheduler.runs import arrive, expect_back, expect_no_more, forget, identify, put_run, remember_tool_calls
+from scheduler.state import Draft, Run, Turn
+
+
+def arrived(draft: Draft, event: TurnArrived) -> None:
+    """Identifies the turn's run, then places, holds or refuses it. A turn that is known already is answered again."""
+    request = event.request
+    known = draft.turns.get(request.turn_id)
+    if known is not None:
+        _arrived_again(draft, known, event)
+        return
+    run_id = None if request.one_shot else identify(draft, request)
+    run = draft.runs.get(run_id) if run_id is not None else None
+    arrived_at = draft.now - event.held_s
+    if run is not None and run.caller != request.caller:
+        message = f"run '{run_id}' belongs to another caller"
+        draft.effects.append(RefuseTurn(event.dataplane, request.turn_id, Reason.RUN_OF_OTHER_CALLER, message))
+        return
+    pool = draft.pools.get((request.one_shot, request.model))
+    if (pool is None or not pool.members) and not draft.unknown_models[request.one_shot]:
+        _refuse_model(draft, Turn(request, event.dataplane, run_id, arrived_at, ()))
+        return
+    if run_id is not None:
+        run = arrive(draft, run_id, request)
+    draft.arrivals += 1
+    key = held_key(
+        is_continuation=run is not None and (run.paused or bool(run.in_flight)),
+        turns_done=run.turns_done if run is not None else 0,
+        arrived_at=arrived_at,
+        arrivals=draft.arrivals,
+        turn_id=request.turn_id,
+    )
+    submit(draft, Turn(request, event.dataplane, run_id, arrived_at, key), run)
+
+
+def heard_of(draft: Draft, event: TurnStarted | FirstTokenSeen | TurnsRenewed) -> None:
+    """Starts the time limit of turns in flight anew."""
+    for turn_id in event.turn_ids if isinstance(event, TurnsRenewed) else (event.turn_id,):
+        turn = draft.turns.get(turn_id)
+        if turn is not None and turn.replica is not None:
+            draft.turns = draft.turns.set(turn_id, replace(turn, renewed_at=draft.now))
+
+
+def ended(draft: Draft, event: TurnEnded) -> None:
+    """Frees the slot; the run is paused if its reply contained a tool call, else idle."""
+    turn = draft.turns.get(event.turn_id)
+    if turn is None or turn.replica is None:
+        return
+    if turn.run_id is not None and event.tool_call_ids:
+        remember_tool_calls(draft, draft.runs[turn.run_id], event.tool_call_ids)
+    leave_flight(draft, turn, paused=event.has_tool_calls, done=1)
+
+
+def failed(draft: Draft, event: TurnFailed) -> None:
+    """Frees the slot; the run is idle."""
+    turn = draft.turns.get(event.turn_id)
+    if turn is not None and turn.replica is not None:
+        leave_flight(draft, turn, paused=False, done=0)
+
+
+def abandoned(draft: Draft, event: TurnAbandoned) -> None:
+    """Forgets a held turn, or frees the slot of one that was placed meanwhile; the run is idle."""
+    turn = draft.turns.get(event.turn_id)
+    if turn is None:
+        return
+    if turn.replica is not None:
+        leave_flight(draft, turn, paused=False, done=0)
+    else:
+        leave_lane(draft, turn, comes_again=False)
+
+
+def expired(draft: Draft, turn: Turn) -> None:
+    """Frees the slot of a turn in flight of which nothing was heard in time."""
+    assert turn.replica is not None
+    draft.effects.append(LogExpiry(turn.request.turn_id, turn.replica))
+    leave_flight(draft, turn, paused=False, done=0)
+
+
+def leave_flight(draft: Draft, turn: Turn, *, paused: bool, done: int) -> None:
+    """Takes a turn out of flight, sets its run's phase, and gives its slot to who is next."""
+    assert turn.replica is not None
+    free_slot(draft, turn)
+    if turn.run_id is None:
+        fill(draft, turn.replica)
+        return
+    run = draft.runs[turn.run_id]
+    settled = replace(
+        run,
+        in_flight=tuple(other for other in run.in_flight if other != turn.request.turn_id),
+        paused=paused,
+        paused_at=draft.now,
+        turns_done=run.turns_done + done,
+        active_at=draft.now,
+    )
+    if paused and not settled.in_flight:
+        expect_back(draft, settled)
+    else:
+        put_run(draft, settled)
+    fill_after(draft, draft.runs[turn.run_id], turn.replica)
+
+
+def leave_lane(draft: Draft, turn: Turn, *, comes_again: bool) -> None:
+    """Takes a held turn back. Unless it `comes_again`, nobody waits for it: its run, if it was paused, is idle."""
+    drop_held(draft, turn)
+    if turn.run_id is None:
+        return
+    run = draft.runs[turn.run_id]
+    held = tuple(other for other in run.held if other != turn.request.turn_id)
+    if comes_again or held or run.in_flight:
+        put_run(draft, replace(run, held=held))
+    else:
+        put_run(draft, replace(expect_no_more(draft, run), held=held, paused=False))
+    fill_after(draft, draft.runs[turn.run_id], run.home)
+
+
+def fill_after(draft: Draft, run: Run, replica: ReplicaName | None) -> None:
+    """After a turn of a run is gone: forgets the run if it ended, lets its other held turns go where they may go
+    now, and fills the replica that may have got room."""
+    if run.ended and not run.in_flight and not run.held:
+        forget(draft, run)
+    elif run.held:
+        rehome_held(draft, run)
+    if replica is not None and replica in draft.replicas:
+        fill(draft, replica)
+    if run.held:
+        for turn_id in run.held:
+            turn = draft.turns.get(turn_id)
+            if turn is not None and turn.replica is None:
+                spread(draft, pool_key(turn))
+
+
+def refuse_unserved(draft: Draft) -> None:
+    """Refuses held turns whose model, as turned out, no replica serves."""
+    unserved = [key for key, pool in draft.pools.items() if not pool.members and not draft.unknown_models[key[0]]]
+    lanes = [lane for key in sorted(unserved) for lane in draft.pools[key].lanes]
+    for key in sorted(key for lane in lanes for queue in lane.queues.values() for key in queue):
+        turn = draft.turns[key[-1]]
+        leave_lane(draft, turn, comes_again=False)
+        _refuse_model(draft, turn)
+
+
+def _refuse_model(draft: Draft, turn: Turn) -> None:
+    kind = "one-shot" if turn.request.one_shot else "generative"
+    message = f"no {kind} replica serves model '{turn.request.model}'"
+    draft.effects.append(RefuseTurn(turn.dataplane, turn.request.turn_id, Reason.UNKNOWN_MODEL, message))
+
+
+def _arrived_again(draft: Draft, turn: Turn, event: TurnArrived) -> None:
+    """The same turn id is the same turn: a placement is told again, a held turn goes on waiting, for this dataplane."""
+    if turn.dataplane != event.dataplane:
+        turn = replace(turn, dataplane=event.dataplane)
+        draft.turns = draft.turns.set(turn.request.turn_id, turn)
+    if turn.replica is not None:
+        draft.effects.append(placement(turn))
