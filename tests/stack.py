@@ -3,21 +3,21 @@
     with running_stack(tmp_path, replicas=2) as stack:
         requests go to stack.base_url
 
-`running` starts any one service. Everything started here is ended when its `with` block is left, and a service that does
-not end cleanly fails the test with its log.
+`running` starts any one service. Everything started here is ended when its `with` block is left, and a service
+that does not end cleanly fails the test with its log.
 """
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import pathlib
 import signal
 import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -45,12 +45,15 @@ def environment(settings: Mapping[str, str]) -> dict[str, str]:
 
 def answers(url: str, token: str | None = None) -> bool:
     """Whether `GET url` answers 2xx."""
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    parts = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=2)
     try:
-        with urllib.request.urlopen(request, timeout=2) as response:
-            return 200 <= int(response.status) < 300
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        connection.request("GET", parts.path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        return 200 <= connection.getresponse().status < 300
+    except (http.client.HTTPException, OSError):
         return False
+    finally:
+        connection.close()
 
 
 @dataclass

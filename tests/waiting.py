@@ -27,7 +27,7 @@ async def wait_until(condition: Callable[[], T | Awaitable[T]], timeout_s: float
         last: object = None
         try:
             value = condition()
-            last = found = await cast(Awaitable[T], value) if inspect.isawaitable(value) else cast(T, value)
+            last = found = await cast(Awaitable[T], value) if inspect.isawaitable(value) else value
             if found:
                 return found
         except (OSError, AssertionError) as error:

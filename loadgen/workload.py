@@ -1,0 +1,194 @@
+"""What one agent's run asks for: seeded and pure. Must not do I/O, read a clock or use unseeded chance.
+
+`plan_run` draws a run's texts and tool times; `Conversation` grows as a real one does: every turn appends the reply and
+a tool result, so that the prefix stays as it was. Read `driver` next.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from loadgen.reply import ToolCall
+
+RunClass = Literal["interactive", "batch"]
+ToolStyle = Literal["text", "api"]
+
+# Ordinary words, so that a text tokenises as texts do; the list is short since only its order has to differ.
+_TEXT = """
+account answer appear balance before between bridge budget build button cabin careful carry center change check choose
+circle city clean clear close cloud coast color common consider copy corner count country course cover cross current
+customer daily danger decide deliver depend describe detail differ direct discover distance divide doctor double doubt
+driver early earth effect eight either engine enough evening event every exact example expect explain family farmer
+figure final finger finish flight flower follow forest forward friend garden gather general gentle glass govern great
+ground group happen harbor health heavy history hospital hundred idea imagine include industry inform island journey
+kitchen lantern large later learn letter level library listen little machine major manner market matter measure member
+message method middle mind minute modern moment money month morning motion mountain nation nature network never night
+north notice number object observe ocean offer office often order orange paper parent partner pattern people perhaps
+person picture pilot place planet plant point position possible power prepare present problem produce promise provide
+public quarter question quick quiet reach reason receive record region remain remember repeat report require result
+return river round sample school science season second section serious service settle shadow shape silver simple
+single sister small smooth soldier solve sound source south space special spring square station story straight street
+strong student subject sudden summer supply surface system table teacher thing thousand through together tomorrow
+toward travel triangle trouble under unit usual valley value village visit voice water weather week weight whether
+whole window winter wonder world yellow
+"""
+_WORDS = _TEXT.split()
+
+_TOPICS = ("orders", "weather", "inventory", "calendar")
+_TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "lookup",
+            "description": "Looks up a record of the task.",
+            "strict": True,
+            "parameters": {
+                "type": "object",
+                "properties": {"topic": {"type": "string", "enum": list(_TOPICS)}},
+                "required": ["topic"],
+                "additionalProperties": False,
+            },
+        },
+    }
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The shape of every run of a group. Raises ValueError, naming the field, where it makes no sense."""
+
+    turns: int = 4
+    """Model turns of a run; between two of them a tool works."""
+    context_chars: int = 8_000
+    """Characters of the context that a run starts with; each run has its own."""
+    growth_chars: int = 400
+    """Characters of a tool's result, which the next turn adds."""
+    max_tokens: int = 48
+    """Most tokens of a reply."""
+    tool_s_min: float = 0.5
+    """Shortest time a tool works, seconds."""
+    tool_s_max: float = 2.0
+    """Longest time a tool works, seconds."""
+    ignore_eos: bool = True
+    """Whether engines are asked to fill max_tokens; an extension that hosted endpoints may refuse."""
+    tools: ToolStyle = "text"
+    """`text`: replies are taken for tool calls as they are (ReAct); `api`: the first turns must call a tool."""
+
+    def __post_init__(self) -> None:
+        for name in ("turns", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        for name in ("context_chars", "growth_chars"):
+            if not 0 <= getattr(self, name) <= 10_000_000:
+                raise ValueError(f"{name} must be 0 to 10,000,000 characters")
+        if not 0 <= self.tool_s_min <= self.tool_s_max:
+            raise ValueError("tool_s_min must be at least 0 and at most tool_s_max")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Agents that do the same for the same caller."""
+
+    agents: int
+    run_class: RunClass
+    caller: str
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Everything about a run that chance decides."""
+
+    context: str
+    results: tuple[str, ...]
+    """What the tool answers after each turn but the last."""
+    tool_s: tuple[float, ...]
+    """How long it works for it, seconds."""
+
+
+def plan_run(workload: Workload, *key: int) -> RunPlan:
+    """The run that `key` (seed, group, agent, number of the run) stands for: the same key, the same run."""
+    rng = random.Random(":".join(map(str, key)))
+    pauses = range(workload.turns - 1)
+    return RunPlan(
+        context=_text(rng, workload.context_chars),
+        results=tuple(_text(rng, workload.growth_chars) for _ in pauses),
+        tool_s=tuple(rng.uniform(workload.tool_s_min, workload.tool_s_max) for _ in pauses),
+    )
+
+
+def _text(rng: random.Random, chars: int) -> str:
+    """Exactly `chars` characters of words."""
+    words: list[str] = []
+    length = 0
+    while length <= chars:
+        more = rng.choices(_WORDS, k=max(1, (chars - length) // 8))
+        words += more
+        length += sum(map(len, more)) + len(more)
+    return " ".join(words)[:chars]
+
+
+class Conversation:
+    """The messages of one run, and the request bodies they make."""
+
+    def __init__(self, workload: Workload, plan: RunPlan, model: str) -> None:
+        self._workload = workload
+        self._plan = plan
+        self._model = model
+        self._turns_done = 0
+        self._messages: list[dict[str, Any]] = [
+            {"role": "system", "content": f"{plan.context}\nYou work on the task above, one step at a time."},
+            {"role": "user", "content": "Take the first step."},
+        ]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all turns are done."""
+        return self._turns_done >= self._workload.turns
+
+    def body(self) -> bytes:
+        """The JSON body of the next turn."""
+        is_last = self._turns_done == self._workload.turns - 1
+        must_call = self._workload.tools == "api" and not is_last
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": self._messages,
+            "max_tokens": self._workload.max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self._workload.tools == "api":
+            body |= {"tools": _TOOLS, "tool_choice": "required" if must_call else "none"}
+        # A reply that must be a tool call ends by its grammar: going on after its end is undefined.
+        if self._workload.ignore_eos and not must_call:
+            body["ignore_eos"] = True
+        return msgspec.json.encode(body)
+
+    def take_reply(self, text: str, tool_calls: list[ToolCall]) -> float | None:
+        """Appends a whole reply and, unless it was the last, the tool's result; the seconds that the tool works."""
+        number, self._turns_done = self._turns_done, self._turns_done + 1
+        if self.is_over:
+            return None
+        result = self._plan.results[number]
+        if tool_calls:
+            calls = [_as_message(call) for call in tool_calls]
+            self._messages.append({"role": "assistant", "content": text or None, "tool_calls": calls})
+            self._messages += [{"role": "tool", "tool_call_id": call.id, "content": result} for call in tool_calls]
+        else:
+            self._messages.append({"role": "assistant", "content": text})
+            self._messages.append({"role": "user", "content": f"Observation: {result}"})
+        return self._plan.tool_s[number]
+
+
+def _as_message(call: ToolCall) -> dict[str, Any]:
+    # max_tokens may have cut the arguments, and engines refuse messages whose arguments are not JSON.
+    try:
+        msgspec.json.decode(call.arguments)
+        arguments = call.arguments
+    except msgspec.DecodeError:
+        arguments = "{}"
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
