@@ -1,0 +1,106 @@
+"""`python -m scheduler`: reads the configuration and the pool, serves until SIGTERM or SIGINT, ends within 5 s.
+
+Exit codes: 0 ended by a signal, 1 a wrong setting, pool file or taken port (one line each), or a fault of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+import uvloop
+
+from common.pool import PoolError, Replica, load
+from scheduler import http, replicas, service
+from scheduler.config import SchedulerConfig
+from scheduler.host import Host
+
+STOP_GRACE_S = 0.2
+"""Calls in progress get so long to end by themselves; then they are told that the scheduler is unavailable."""
+
+log = logging.getLogger("scheduler")
+
+
+def main() -> None:
+    """Entry point."""
+    config = SchedulerConfig.read()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")
+    if config.pool is None:
+        sys.exit("setting LUFTPAUSE_POOL: expected the path of a pool file")
+    try:
+        pool = load(config.pool)
+        for replica in pool.replicas:
+            replica.key()
+    except PoolError as error:
+        sys.exit(str(error))
+    sys.exit(uvloop.run(_serve(config, pool.replicas)))
+
+
+async def _serve(config: SchedulerConfig, pool: tuple[Replica, ...]) -> int:
+    """Runs everything until a signal or a fault; the exit code."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    # Later than any sequence of a scheduler before this one: 2^20 placements a millisecond are out of reach.
+    host = Host(pool, first_sequence=int(time.time() * 1000) << 20)
+    try:
+        _check_free(config.host, config.port)
+        server, port = await service.start(host, _address(config.host, config.port), config.token_text)
+    except (OSError, RuntimeError) as error:
+        return _cannot_listen("LUFTPAUSE_SCHEDULER_PORT", config.host, config.port, error)
+    try:
+        runner, status_port = await http.start(host, config.host, config.status_port, config.token_text)
+    except OSError as error:
+        await server.stop(None)
+        return _cannot_listen("LUFTPAUSE_SCHEDULER_STATUS_PORT", config.host, config.status_port, error)
+    if config.token is None:
+        log.warning("event=no_token setting=LUFTPAUSE_TOKEN everybody who reaches the ports is let in")
+    log.info("event=listening host=%s port=%d status_port=%d replicas=%d", config.host, port, status_port, len(pool))
+    tasks = (
+        asyncio.create_task(host.keep_time()),
+        asyncio.create_task(replicas.probe_all(pool, host.tell_probe)),
+    )
+    ends = (asyncio.create_task(stop.wait()), asyncio.create_task(host.failed.wait()))
+    everything: tuple[asyncio.Task[Any], ...] = (*tasks, *ends)
+    await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
+    fault = host.failed.is_set()
+    for task in tasks:
+        if task.done():
+            log.error("event=task_failed", exc_info=task.exception())
+            fault = True
+    for each in everything:
+        each.cancel()
+    await asyncio.gather(*everything, return_exceptions=True)
+    await asyncio.gather(server.stop(STOP_GRACE_S), runner.cleanup())
+    log.info("event=stopped")
+    return 1 if fault else 0
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raises OSError if `port` is taken. gRPC itself would tell so in several lines of its own."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with contextlib.closing(socket.socket(family, kind, protocol)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _cannot_listen(setting: str, host: str, port: int, error: Exception) -> int:
+    number = getattr(error, "errno", None)
+    reason = os.strerror(number) if number else str(error)
+    sys.stderr.write(f"cannot listen on {_address(host, port)} ({reason}): change {setting}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    main()

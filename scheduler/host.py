@@ -1,0 +1,132 @@
+"""The host: holds the one state, decides event after event, and performs the effects.
+
+Theory of operation. Everything happens on the event loop's one thread. Who learns something calls `tell` with a batch
+of events; they are decided there and then, in order, without an await, so nobody can come between two of them. It is a
+queue with one consumer that is always empty: no wake-up a batch, and a reader that floods is slowed down by its own
+deciding. Effects are handed to the outlet of the dataplane they are for, which only buffers; it sends after the batch.
+
+It must not do I/O, and outlets must not call `tell` from within `place` or `refuse`.
+
+A fault in `decide` leaves a state that nobody should trust. The state is soft: so the host refuses to go on, the
+process ends with an error, and its successor is resynced by the dataplanes within seconds.
+Read next: `core` for what is decided, `streams` and `unary` for the outlets, `__main__` for what runs beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from time import perf_counter
+from typing import Protocol, assert_never
+
+from common.ids import DataplaneId, ReplicaName
+from common.pool import Replica
+from scheduler.core import decide
+from scheduler.effects import Effect, LogExpiry, PlaceTurn, RefuseTurn
+from scheduler.events import Event, ReplicaProbed, Ticked
+from scheduler.state import State, initial
+from scheduler.summary import Summary, summarize
+from scheduler.tally import Tally
+
+TICK_S = 1.0
+
+log = logging.getLogger("scheduler.host")
+
+
+class Outlet(Protocol):
+    """Where the answers to one dataplane go. Both methods only buffer."""
+
+    def place(self, effect: PlaceTurn, url: str) -> None:
+        """A turn was placed on the replica at `url`."""
+
+    def refuse(self, effect: RefuseTurn) -> None:
+        """A turn was refused."""
+
+
+class Host:
+    """See the module. `failed` is set once, when the process has to end."""
+
+    def __init__(self, replicas: Sequence[Replica], first_sequence: int) -> None:
+        """Needs a running event loop, whose clock is the events' clock."""
+        self._clock = asyncio.get_running_loop().time
+        self._urls = {replica.name: replica.url for replica in replicas}
+        self._unprobed: set[ReplicaName] = set(self._urls)
+        self._outlets: dict[DataplaneId, Outlet] = {}
+        self.state: State = initial(tuple(replicas), self._clock(), first_sequence)
+        self.tally = Tally()
+        self.failed = asyncio.Event()
+
+    def now(self) -> float:
+        """The time that an event told now carries."""
+        return self._clock()
+
+    def attach(self, dataplane: DataplaneId, outlet: Outlet) -> None:
+        """From now on `outlet` gets the answers to `dataplane`."""
+        self._outlets[dataplane] = outlet
+
+    def detach(self, dataplane: DataplaneId) -> None:
+        """Nobody gets the answers to `dataplane` any longer; the caller tells the core why."""
+        del self._outlets[dataplane]
+
+    def is_attached(self, dataplane: DataplaneId) -> bool:
+        """Whether `dataplane` has an outlet, that is, an open stream."""
+        return dataplane in self._outlets
+
+    def tell(self, events: Iterable[Event]) -> None:
+        """Decides `events` in order and performs what follows. After a failure it does nothing."""
+        if self.failed.is_set():
+            return
+        started = perf_counter()
+        counts = self.tally.events
+        for event in events:
+            counts[type(event).__name__] += 1
+            try:
+                self.state, effects = decide(self.state, event)
+                for effect in effects:
+                    self._perform(effect)
+            except Exception:
+                log.exception("event=decide_failed kind=%s", type(event).__name__)
+                self.failed.set()
+                return
+        self.tally.add_batch(perf_counter() - started)
+
+    def tell_probe(self, probe: ReplicaProbed) -> None:
+        """Tells what a probe told."""
+        self._unprobed.discard(probe.replica)
+        self.tell((probe,))
+
+    def summary(self) -> Summary:
+        """The status now."""
+        return summarize(self.state, self._clock())
+
+    def unready_reason(self) -> str | None:
+        """Why nothing can be placed yet, or None."""
+        if self._unprobed:
+            return f"waiting for the first probe of {len(self._unprobed)} of {len(self._urls)} replicas"
+        return None if self.state.is_open else "waiting for dataplanes to resync"
+
+    async def keep_time(self) -> None:
+        """Tells the time each second, until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.tell((Ticked(self._clock()),))
+
+    def _perform(self, effect: Effect) -> None:
+        if isinstance(effect, PlaceTurn):
+            self.tally.placements[effect.replica] += 1
+            outlet = self._outlets.get(effect.dataplane)
+            if outlet is None:
+                log.warning("event=placed_for_nobody turn=%s dataplane=%s", effect.turn_id, effect.dataplane)
+            else:
+                outlet.place(effect, self._urls[effect.replica])
+        elif isinstance(effect, RefuseTurn):
+            self.tally.refusals[effect.reason] += 1
+            outlet = self._outlets.get(effect.dataplane)
+            if outlet is not None:
+                outlet.refuse(effect)
+        elif isinstance(effect, LogExpiry):
+            self.tally.expiries += 1
+            log.warning("event=turn_expired turn=%s replica=%s", effect.turn_id, effect.replica)
+        else:
+            assert_never(effect)
