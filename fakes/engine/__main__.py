@@ -1,0 +1,62 @@
+"""`python -m fakes.engine`: an engine on each of `LUFTPAUSE_ENGINE_PORTS`, until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+
+from fakes.engine.config import EngineConfig
+from fakes.engine.server import EngineServer
+
+
+async def serve(config: EngineConfig) -> int:
+    """Runs until a signal comes: the process's exit code."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    servers: list[EngineServer] = []
+    try:
+        for port in config.ports:
+            servers.append(EngineServer(config, port))
+            try:
+                await servers[-1].start()
+            except OSError as error:
+                print(
+                    f"LUFTPAUSE_ENGINE_PORTS: cannot listen on {config.host}:{port}: {error.strerror}", file=sys.stderr
+                )
+                return 1
+        ports = ",".join(str(server.port) for server in servers)
+        simulated = f"model={config.model} profile={config.profile} metrics={config.metrics}"
+        print(f"event=listening service=engine host={config.host} ports={ports} {simulated}", flush=True)
+        await _until_stopped(stop, servers)
+    finally:
+        await asyncio.gather(*(server.finish() for server in servers))
+    return 0
+
+
+async def _until_stopped(stop: asyncio.Event, servers: list[EngineServer]) -> None:
+    """Waits for `stop`; an engine that breaks ends the process with its error rather than let requests hang."""
+    stopped = asyncio.create_task(stop.wait())
+    driving = [server.driving for server in servers if server.driving is not None]
+    done, _ = await asyncio.wait([stopped, *driving], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    for task in done:
+        task.result()
+
+
+def main() -> int:
+    """Reads the configuration and serves: the exit code."""
+    logging.basicConfig(level=logging.INFO, format="level=%(levelname)s logger=%(name)s %(message)s")
+    config = EngineConfig.read()
+    try:
+        import uvloop  # noqa: PLC0415  (faster where it is installed, not needed)
+    except ImportError:
+        return asyncio.run(serve(config))
+    return uvloop.run(serve(config))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
