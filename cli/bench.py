@@ -1,0 +1,26 @@
+"""`bench`: measures one part and compares it with its bar. The measuring itself is in loadgen."""
+
+from __future__ import annotations
+
+import typer
+
+from cli import options
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Measure a part against its bar; exits non-zero where the bar is missed.",
+)
+
+
+@app.callback()
+def bench() -> None:
+    """Keeps `core` a command of its own while it is the only one."""
+
+
+@app.command()
+def core(print_json: options.Json = False) -> None:
+    """Events a second of the scheduler's core, and how their cost grows with runs and held turns."""
+    from loadgen import bench_core  # noqa: PLC0415 - each start of the command line would pay for it
+
+    raise typer.Exit(bench_core.main(json_output=print_json))

@@ -1,0 +1,117 @@
+"""What `up` can start: one entry a service. Pure.
+
+A further service is one more entry in `table`, and an option of `up` for each of its ports. `supervisor` starts them.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+HOST = "127.0.0.1"
+NAMES = ("engines", "scheduler", "dataplane")
+"""What `--only` knows, in the order of starting."""
+FAKE_ENGINES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports of one instance; each field is the option `--<field>-port`."""
+
+    dataplane: int = 8080
+    scheduler: int = 5000
+    status: int = 5001
+    engine: int = 9001
+    """Of the first fake engine; the others follow."""
+
+    @property
+    def engine_urls(self) -> tuple[str, ...]:
+        """The fake engines' URLs."""
+        return tuple(f"http://{HOST}:{self.engine + n}" for n in range(FAKE_ENGINES))
+
+    @property
+    def dataplane_url(self) -> str:
+        """Where clients go."""
+        return f"http://{HOST}:{self.dataplane}"
+
+    @property
+    def status_url(self) -> str:
+        """The scheduler's HTTP surface."""
+        return f"http://{HOST}:{self.status}"
+
+    @property
+    def scheduler_target(self) -> str:
+        """host:port of the scheduler's gRPC."""
+        return f"{HOST}:{self.scheduler}"
+
+
+def answers(_body: bytes) -> bool:
+    """Any 2xx is healthy."""
+    return True
+
+
+def has_scheduler(body: bytes) -> bool:
+    """Whether a dataplane's /health says that its stream to the scheduler is open."""
+    try:
+        return bool(json.loads(body)["scheduler"] == "connected")
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """How one service is started, and how it shows that it is healthy."""
+
+    name: str
+    module: str
+    ports: tuple[tuple[str, int], ...]
+    """Ports it listens on, each with the option that changes it."""
+    health_urls: tuple[str, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables on top of those that all get."""
+    is_healthy: Callable[[bytes], bool] = answers
+    """Reads the body of a 2xx of a health URL."""
+
+
+def table(ports: Ports, workers: int) -> dict[str, Service]:
+    """Every service of one instance by its name, in the order of starting. `workers` is dataplane processes."""
+    engine_ports = [ports.engine + n for n in range(FAKE_ENGINES)]
+    services = (
+        Service(
+            name="engines",
+            module="fakes.engine",
+            ports=tuple(("--engine-port", port) for port in engine_ports),
+            health_urls=tuple(f"{url}/health" for url in ports.engine_urls),
+            settings={"LUFTPAUSE_ENGINE_PORTS": ",".join(map(str, engine_ports))},
+        ),
+        Service(
+            name="scheduler",
+            module="scheduler",
+            ports=(("--scheduler-port", ports.scheduler), ("--status-port", ports.status)),
+            health_urls=(f"{ports.status_url}/health",),
+            settings={
+                "LUFTPAUSE_SCHEDULER_PORT": str(ports.scheduler),
+                "LUFTPAUSE_SCHEDULER_STATUS_PORT": str(ports.status),
+            },
+        ),
+        Service(
+            name="dataplane",
+            module="dataplane",
+            ports=(("--dataplane-port", ports.dataplane),),
+            health_urls=(f"{ports.dataplane_url}/health",),
+            settings={
+                "LUFTPAUSE_DATAPLANE_PORT": str(ports.dataplane),
+                "LUFTPAUSE_DATAPLANE_SCHEDULER": ports.scheduler_target,
+                "LUFTPAUSE_DATAPLANE_WORKERS": str(workers),
+            },
+            is_healthy=has_scheduler,
+        ),
+    )
+    return {service.name: service for service in services}
+
+
+def shared_settings(state: pathlib.Path, pool: pathlib.Path) -> dict[str, str]:
+    """Environment variables that all services get. The token reaches them as it reached us."""
+    return {"LUFTPAUSE_STATE": str(state), "LUFTPAUSE_POOL": str(pool)}

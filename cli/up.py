@@ -1,0 +1,242 @@
+"""`up`: starts the services of one machine and watches them. `supervisor` does the watching, `services` is the table.
+
+Everything that can be wrong with the call is found before the first service is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import shlex
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from cli import options, ports, processes, replicas, services, state, supervisor, web
+from common.pool import PoolError
+
+_OTHER_UP_WITHIN_S = supervisor.HEALTHY_WITHIN_S + 10.0
+_LOOK_INTERVAL_S = 0.2
+_ENGINES = "cli.up.engines"
+
+
+class Command(TyperCommand):
+    """Keeps the order of --engine and --engine-key-env, which belong together."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As the base class; the pairs are in `ctx.meta`."""
+        try:
+            ctx.meta[_ENGINES] = replicas.pair_keys(args)
+        except replicas.EngineError as error:
+            raise typer.BadParameter(str(error), ctx=ctx) from None
+        return super().parse_args(ctx, args)
+
+
+def _port(what: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(metavar="PORT", min=1, max=65535, help=what)
+    return option
+
+
+def up(
+    ctx: typer.Context,
+    *,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once all is healthy; logs go to DIR/logs.")] = False,
+    _engine: Annotated[
+        list[str],
+        typer.Option("--engine", metavar="URL", help="An engine to use, in place of the fake ones; repeat it."),
+    ] = [],  # noqa: B006 - typer copies it
+    _engine_key_env: Annotated[
+        list[str],
+        typer.Option(
+            "--engine-key-env", metavar="NAME", help="Environment variable with the API key of the --engine before it."
+        ),
+    ] = [],  # noqa: B006
+    pool: Annotated[
+        pathlib.Path | None,
+        typer.Option(metavar="FILE", envvar="LUFTPAUSE_POOL", help="Pool file (TOML) that describes the engines."),
+    ] = None,
+    only: Annotated[
+        str, typer.Option(metavar="NAMES", help=f"Start these alone, with commas between: {', '.join(services.NAMES)}.")
+    ] = "",
+    workers: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Dataplane processes on its port.")] = 1,
+    state_folder: options.State = options.DEFAULT_STATE,
+    dataplane_port: Annotated[int, _port("HTTP port of the dataplane.")] = 8080,
+    scheduler_port: Annotated[int, _port("gRPC port of the scheduler.")] = 5000,
+    status_port: Annotated[int, _port("HTTP port of the scheduler's status.")] = 5001,
+    engine_port: Annotated[int, _port("Port of the first fake engine; the second has the next one.")] = 9001,
+) -> None:
+    """Start luftpause on this machine, and stop it on Ctrl-C.
+
+    Without --engine and --pool it starts two fake engines. Where it is up already, it says so and exits 0; the options
+    of that call change nothing. It exits 1 if a service ends by itself.
+    """
+    engines: list[replicas.Engine] = ctx.meta[_ENGINES]
+    if engines and pool:
+        options.fail("--engine and --pool (or LUFTPAUSE_POOL) exclude each other; name the engines in the pool file")
+    chosen = services.Ports(dataplane=dataplane_port, scheduler=scheduler_port, status=status_port, engine=engine_port)
+    names = _names(only, fake_engines=not engines and pool is None)
+    entries = services.table(chosen, workers)
+    wanted = [entries[name] for name in services.NAMES if name in names]
+    try:
+        state.create(state_folder)
+        with _sole_up(state_folder) as running:
+            if running is not None:
+                typer.echo(f"luftpause is up already (state {state_folder}); ./luftpause down ends it")
+                typer.echo(_addresses(running))
+                return
+            fault = ports.fault(wanted)
+            if fault:
+                options.fail(fault)
+            named = engines or [replicas.Engine(url) for url in chosen.engine_urls]
+            file = replicas.prepare(state_folder, pool, named, check=bool(engines or pool))
+            _run(state_folder, wanted, chosen, services.shared_settings(state_folder, file), detach=detach)
+    except (PoolError, replicas.EngineError, state.StateError, supervisor.ServiceError) as error:
+        options.fail(str(error))
+
+
+def _names(only: str, *, fake_engines: bool) -> list[str]:
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    unknown = [name for name in names if name not in services.NAMES]
+    if unknown:
+        options.fail(f"--only: no service '{unknown[0]}'; there are {', '.join(services.NAMES)}")
+    return names or [name for name in services.NAMES if fake_engines or name != "engines"]
+
+
+@contextlib.contextmanager
+def _sole_up(folder: pathlib.Path) -> Iterator[state.Instance | None]:
+    """Yields None while this is the only `up` of `folder` and nothing is up, else what is up.
+
+    Waits for another `up` that is starting. Raises StateError where services of one that has ended are partly gone.
+    """
+    deadline = time.monotonic() + _OTHER_UP_WITHIN_S
+    while True:
+        with state.locked(folder) as is_ours:
+            instance = state.read(folder)
+            if not is_ours and instance is not None and instance.ready:
+                yield instance
+                return
+            if is_ours:
+                yield _still_up(folder, instance)
+                return
+        if time.monotonic() > deadline:
+            raise state.StateError(f"another ./luftpause up has been starting in {folder} for too long")
+        time.sleep(_LOOK_INTERVAL_S)
+
+
+def _still_up(folder: pathlib.Path, instance: state.Instance | None) -> state.Instance | None:
+    """`instance` if it is detached and whole. What a killed `up` has left is ended, and its file removed."""
+    if instance is None:
+        return None
+    now = processes.snapshot()
+    running = [s for s in instance.services if processes.is_running(s.process, now)]
+    if instance.supervisor is None and running:
+        if len(running) < len(instance.services):
+            gone = ", ".join(s.process.name for s in instance.services if s not in running)
+            raise state.StateError(f"{gone} of the instance in {folder} has ended; end the rest with ./luftpause down")
+        return instance
+    processes.end(instance.processes())
+    state.remove(folder)
+    return None
+
+
+def _run(
+    folder: pathlib.Path,
+    wanted: list[services.Service],
+    chosen: services.Ports,
+    settings: dict[str, str],
+    *,
+    detach: bool,
+) -> None:
+    """Starts `wanted` and stays until the end, or until all are healthy with `detach`. Raises ServiceError."""
+    watching = supervisor.Supervisor(settings, folder / "logs" if detach else None)
+    try:
+        for service in wanted:
+            watching.start(service)
+            state.write(folder, _instance(watching, chosen, ready=False))
+        watching.wait_healthy()
+        if detach:
+            watching.detach()
+        instance = _instance(watching, chosen, ready=True, detached=detach)
+        state.write(folder, instance)
+        typer.echo(
+            f"luftpause {instance.version} is up\n{_addresses(instance)}\n{_to_try(instance, folder, detach=detach)}"
+        )
+        if detach:
+            return
+        watching.watch()
+    except supervisor.Stopped:
+        _say("stopping")
+    except BaseException:
+        _end(folder, watching)
+        raise
+    _end(folder, watching)
+
+
+def _end(folder: pathlib.Path, watching: supervisor.Supervisor) -> None:
+    for name in watching.end():
+        _say(f"{name} did not end within {processes.PATIENCE_S:.0f} s and was killed")
+    state.remove(folder)
+
+
+def _say(text: str) -> None:
+    # Whoever read our output may be the reason for the end.
+    with contextlib.suppress(OSError):
+        typer.echo(f"luftpause: {text}", err=True)
+
+
+def _instance(
+    watching: supervisor.Supervisor, chosen: services.Ports, *, ready: bool, detached: bool = False
+) -> state.Instance:
+    started = watching.recorded
+    return state.Instance(
+        version=state.version(),
+        ready=ready,
+        supervisor=None if detached else watching.itself,
+        services=tuple(state.ServiceUp(recorded, service.health_urls) for service, recorded in started),
+        ports={flag: port for service, _ in started for flag, port in reversed(service.ports)},
+        dataplane_url=chosen.dataplane_url,
+        status_url=chosen.status_url,
+        scheduler_target=chosen.scheduler_target,
+    )
+
+
+def _addresses(instance: state.Instance) -> str:
+    started = {service.process.name for service in instance.services}
+    rows = [
+        ("dataplane", "dataplane", f"{instance.dataplane_url}/v1  (the base_url of a client)"),
+        ("scheduler", "scheduler", f"{instance.scheduler_target}  (gRPC)"),
+        ("scheduler", "status", f"{instance.status_url}/status"),
+    ]
+    rows += [
+        ("engines", "engine", url.removesuffix("/health"))
+        for service in instance.services
+        if service.process.name == "engines"
+        for url in service.health_urls
+    ]
+    return "\n".join(f"  {label:<10} {value}" for name, label, value in rows if name in started)
+
+
+def _to_try(instance: state.Instance, folder: pathlib.Path, *, detach: bool) -> str:
+    named = "" if folder == state.DEFAULT else f" --state {shlex.quote(str(folder))}"
+    lines = ["try", f"  ./luftpause status{named}"]
+    if any(service.process.name == "dataplane" for service in instance.services):
+        url = instance.dataplane_url
+        token = '-H "Authorization: Bearer $LUFTPAUSE_TOKEN" ' if options.token() else ""
+        message = '"messages": [{"role": "user", "content": "Hello"}]'
+        body = f'{{"model": "{_a_model(url)}", "stream": true, {message}}}'
+        curl = f"  curl -N -i {url}/v1/chat/completions {token}-H 'content-type: application/json' -d '{body}'"
+        lines = ["try", curl, f"  ./luftpause load --agents 4 --duration-s 20{named}"]
+    return "\n".join([*lines, f"end it with ./luftpause down{named}" if detach else "end it with Ctrl-C"])
+
+
+def _a_model(dataplane_url: str) -> str:
+    """A model that the pool serves; while none is known, a word that stands for one."""
+    answer = web.get(f"{dataplane_url}/v1/models", options.token())
+    try:
+        return str(json.loads(answer.body)["data"][0]["id"])
+    except (ValueError, LookupError, TypeError):
+        return "MODEL"

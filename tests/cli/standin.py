@@ -1,0 +1,53 @@
+"""A tiny service in place of the real ones, for tests of how `up` treats services. `python -m tests.cli.standin`.
+
+STANDIN_PORTS are its ports; each answers `{"scheduler": "connected"}`, but `/die`, which ends it with exit code 3.
+STANDIN_HANGS=1 makes it deaf to SIGTERM, STANDIN_CHILD=1 gives it a child, whose pid it prints.
+"""
+
+from __future__ import annotations
+
+import http.server
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """See the module."""
+
+    def do_GET(self) -> None:
+        """Answers as the module says."""
+        if self.path == "/die":
+            print("dying as asked", flush=True)
+            os._exit(3)
+        body = b'{"scheduler": "connected"}'
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named so by the base
+        """Quiet."""
+
+
+def main() -> None:
+    """Entry point."""
+    hangs = os.environ.get("STANDIN_HANGS") == "1"
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if hangs else lambda *_: os._exit(0))
+    if os.environ.get("STANDIN_CHILD") == "1":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        print(f"child={child.pid}", flush=True)
+    servers = [
+        http.server.ThreadingHTTPServer(("127.0.0.1", int(port)), Answers)
+        for port in os.environ["STANDIN_PORTS"].split(",")
+    ]
+    print(f"listening on {os.environ['STANDIN_PORTS']}", flush=True)
+    for server in servers[1:]:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    servers[0].serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""What `up` and `down` promise, with stand-ins for the services."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import pathlib
+import re
+import signal
+import socket
+import urllib.request
+
+import pytest
+
+from cli import processes
+from tests.cli.commands import Place, left
+from tests.waiting import wait_until_sync
+
+
+@pytest.fixture
+def place(tmp_path: pathlib.Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_detached_up_leaves_all_services_running_and_down_ends_exactly_them(place: Place) -> None:
+    with place.detached() as up:
+        started = place.recorded()
+        assert [process.name for process in started] == ["engines", "scheduler", "dataplane"]
+        assert left(started) == ["engines", "scheduler", "dataplane"]
+        assert f"http://127.0.0.1:{place.dataplane}/v1" in up.stdout
+        assert "curl -N" in up.stdout
+        assert "./luftpause load" in up.stdout
+        down = place.call("down")
+    assert (down.returncode, down.stdout) == (0, "luftpause is down\n")
+    assert left(started) == []
+    assert not (place.state / "up.json").exists()
+
+
+def test_logs_of_a_detached_up_are_in_the_state_folder(place: Place) -> None:
+    with place.detached():
+        log = place.state / "logs" / "dataplane.log"
+        wait_until_sync(lambda: log.read_text() == f"listening on {place.dataplane}\n", what="the log")
+
+
+def test_down_where_nothing_is_up_says_so(place: Place) -> None:
+    down = place.call("down")
+    assert down.returncode == 0
+    assert "nothing is up" in down.stdout
+
+
+def test_a_second_up_says_that_it_is_up(place: Place) -> None:
+    with place.detached():
+        before = place.document()
+        second = place.call("up", "--detach")
+        assert second.returncode == 0
+        assert "is up already" in second.stdout
+        assert place.document() == before
+
+
+def test_a_second_up_beside_one_in_the_foreground_says_that_it_is_up(place: Place) -> None:
+    with place.foreground():
+        second = place.call("up")
+        assert second.returncode == 0
+        assert "is up already" in second.stdout
+
+
+def test_of_two_ups_at_once_one_starts_and_the_other_sees_it(place: Place) -> None:
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(place.call, "up", "--detach") for _ in range(3)]
+        done = [call.result() for call in calls]
+    try:
+        assert [each.returncode for each in done] == [0, 0, 0], done
+        assert sum("is up already" in each.stdout for each in done) == 2
+    finally:
+        place.call("down")
+
+
+def test_two_instances_live_side_by_side(tmp_path: pathlib.Path) -> None:
+    one, other = Place(tmp_path / "one"), Place(tmp_path / "other")
+    for each in (one, other):
+        each.folder.mkdir()
+    with one.detached(), other.detached():
+        started = other.recorded()
+        assert one.call("down").returncode == 0
+        assert left(started) == ["engines", "scheduler", "dataplane"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_everything(place: Place, number: signal.Signals) -> None:
+    with place.foreground() as up:
+        started = place.recorded()
+        up.send_signal(number)
+        output, _ = up.communicate(timeout=20)
+        assert up.returncode == 0
+        assert left(started) == []
+        assert "Traceback" not in output
+        assert not (place.state / "up.json").exists()
+
+
+def test_logs_are_streamed_with_the_name_of_the_service(place: Place) -> None:
+    with place.foreground() as up:
+        up.terminate()
+        output, _ = up.communicate(timeout=20)
+    assert f"dataplane | listening on {place.dataplane}" in output
+    assert f"scheduler | listening on {place.status},{place.scheduler}" in output
+
+
+def test_a_child_that_hangs_is_killed_with_its_own_children(place: Place) -> None:
+    place.settings = {"STANDIN_HANGS": "1", "STANDIN_CHILD": "1"}
+    with place.foreground("--only", "scheduler") as up:
+        started = place.recorded()
+        assert len(processes.members(started[0], processes.snapshot())) == 2
+        up.terminate()
+        output, _ = up.communicate(timeout=20)
+    assert "scheduler did not end within 5 s and was killed" in output
+    assert left(started) == []
+
+
+def test_a_service_that_dies_ends_up_with_its_last_lines(place: Place) -> None:
+    with place.foreground() as up:
+        started = place.recorded()
+        with pytest.raises(OSError, match=r".*"):
+            urllib.request.urlopen(f"http://127.0.0.1:{place.status}/die", timeout=5).read()
+        output, _ = up.communicate(timeout=20)
+        assert up.returncode == 1
+        assert "luftpause: scheduler ended with exit code 3; its last lines:" in output
+        assert "\n  dying as asked" in output
+        assert left(started) == []
+
+
+def test_services_do_not_outlive_an_up_that_was_killed(place: Place) -> None:
+    place.settings = {"STANDIN_CHILD": "1"}
+    with place.foreground() as up:
+        started = place.recorded()
+        up.kill()
+        wait_until_sync(lambda: left(started) == [], timeout_s=15, what="the guard ends the services")
+
+
+def test_down_ends_an_up_in_the_foreground_cleanly(place: Place) -> None:
+    with place.foreground() as up:
+        started = place.recorded()
+        assert place.call("down").returncode == 0
+        output, _ = up.communicate(timeout=20)
+        assert up.returncode == 0
+        assert "last lines" not in output
+        assert left(started) == []
+
+
+def test_a_reused_pid_is_never_ended(place: Place) -> None:
+    with place.detached():
+        path = place.state / "up.json"
+        stranger = Place(place.folder / "stranger")
+        stranger.folder.mkdir()
+        with stranger.detached("--only", "scheduler"):
+            [theirs] = stranger.recorded()
+            ours = place.recorded()
+            text = path.read_text().replace(f'"pid": {ours[0].pid},', f'"pid": {theirs.pid},')
+            path.write_text(text)
+            place.call("down")
+            assert left([theirs]) == ["scheduler"]
+        processes.end(ours)
+
+
+def test_what_a_reboot_left_in_the_state_folder_is_no_instance(place: Place) -> None:
+    with place.detached("--only", "scheduler"):
+        started = place.recorded()
+        for process in started:
+            os.killpg(process.pid, signal.SIGKILL)
+        wait_until_sync(lambda: left(started) == [], what="all are gone")
+        assert place.call("status").returncode == 1
+        again = place.call("up", "--detach", "--only", "scheduler")
+        assert again.returncode == 0
+        assert "already" not in again.stdout
+        assert place.recorded() != started
+
+
+def test_an_up_json_of_somebody_else_is_named(place: Place) -> None:
+    place.state.mkdir()
+    (place.state / "up.json").write_text("[]")
+    for command in ("up", "down", "status"):
+        done = place.call(command)
+        assert done.returncode == 1
+        assert re.fullmatch(r"luftpause: .*up\.json is not a file that ./luftpause up wrote; .*\n", done.stderr)
+
+
+@pytest.mark.parametrize("name", ["dataplane", "scheduler", "status", "engine"])
+def test_a_taken_port_names_the_option_and_starts_nothing(place: Place, name: str) -> None:
+    with socket.create_server(("127.0.0.1", getattr(place, name))):
+        up = place.call("up", "--detach")
+    assert up.returncode == 1
+    assert f"choose another one with --{name}-port" in up.stderr
+    assert up.stderr.count("\n") == 1
+    assert not (place.state / "up.json").exists()
+
+
+def test_a_port_wanted_twice_names_both_options(place: Place) -> None:
+    place.status = place.dataplane
+    up = place.call("up")
+    assert up.returncode == 1
+    assert f"port {place.status} is wanted twice; change --dataplane-port or --status-port" in up.stderr
+
+
+def test_an_engine_that_does_not_answer_is_named_and_nothing_is_left(place: Place) -> None:
+    up = place.call("up", "--engine", f"http://127.0.0.1:{place.engine}")
+    assert up.returncode == 1
+    assert up.stderr == f"luftpause: engine http://127.0.0.1:{place.engine} does not answer: connection refused\n"
+    assert not (place.state / "up.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[[replica]]\nname = "a"\nurl = "ftp://a"\n', "pool.toml, line 3: 'url' must be"),
+        ("[[replica]]\nname = 'a'\nurl = 'http://127.0.0.1:1'\nsize = 3\n", "pool.toml, line 4: unknown key 'size'"),
+        ("[[replica]]\nname = 'a'\nurl = 'http://127.0.0.1:1'\nkey_env = 'NO_SUCH'\n", "key_env names NO_SUCH"),
+    ],
+)
+def test_a_bad_pool_file_is_one_line(place: Place, text: str, said: str) -> None:
+    (place.folder / "pool.toml").write_text(text)
+    up = place.call("up", "--pool", "pool.toml")
+    assert up.returncode == 1
+    assert said in up.stderr
+    assert up.stderr.count("\n") == 1
+
+
+def test_engines_of_the_command_line_become_a_pool_file_with_their_keys(place: Place) -> None:
+    place.settings = {"A_KEY": "secret-1"}
+    engines = Place(place.folder / "engines")
+    engines.folder.mkdir()
+    with engines.detached("--only", "engines"):
+        one, two = (f"http://127.0.0.1:{engines.engine + n}" for n in range(2))
+        with place.detached("--engine", one, f"--engine={two}", "--engine-key-env", "A_KEY") as up:
+            assert "engine  " not in up.stdout
+            text = (place.state / "pool.toml").read_text()
+            assert 'name = "engine-1"' in text
+            assert text.rindex("key_env") > text.index(two)
+            assert text.count("key_env") == 1
+            assert "secret-1" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--engine-key-env", "A", "--engine", "http://a"), "must follow the --engine that it is for"),
+        (("--engine", "http://a", "--engine-key-env", "A", "--engine-key-env", "B"), "must follow the --engine"),
+        (("--engine", "a"), "--engine a: expected an http:// or https:// URL"),
+        (("--engine", "http://a", "--pool", "x"), "exclude each other"),
+        (("--only", "schedular"), "no service 'schedular'; there are engines, scheduler, dataplane"),
+        (("--pool", "missing.toml"), "missing.toml: No such file or directory"),
+        (("--dataplane-port", "0"), "should be greater than or equal to 1"),
+    ],
+)
+def test_a_wrong_call_says_what_was_expected(place: Place, arguments: tuple[str, ...], said: str) -> None:
+    up = place.call("up", *arguments)
+    assert up.returncode in (1, 2)
+    assert said in " ".join(up.stderr.replace("│", " ").split())
+    assert "Traceback" not in up.stderr
+
+
+def test_a_state_folder_that_cannot_be_made_names_the_option(place: Place) -> None:
+    place.state.write_text("a file")
+    up = place.call("up")
+    assert up.returncode == 1
+    assert "choose another one with --state" in up.stderr
