@@ -1,0 +1,1 @@
+"""The dataplane: a streaming HTTP proxy that knows runs. Start reading at `proxy`."""

@@ -1,0 +1,23 @@
+"""`python -m dataplane`: one process, or a parent and its workers."""
+
+from __future__ import annotations
+
+from dataplane import app, workers
+from dataplane.config import DataplaneConfig
+
+
+def main() -> None:
+    """Serves until SIGTERM or SIGINT."""
+    config = DataplaneConfig.read()
+    app.set_up_logging()
+    if config.token is None:
+        app.log.warning("token unset, everybody is let in setting=LUFTPAUSE_TOKEN")
+    pool = app.read_pool(config)
+    if config.workers > 1:
+        app.run(workers.Parent(config).serve)
+    else:
+        app.run(app.App(config, pool).serve)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The wire format of chat completions: what luftpause reads of a request, and the one thing it adds to it. Pure.
+
+Nothing here validates a request for the engine: fields that are not needed are not looked at. Replies are read by
+`meter`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import msgspec
+
+from dataplane.errors import ApiError, invalid
+
+TOOL_CALL_IDS_MAX = 64
+TOOL_CALL_ID_CHARS_MAX = 256
+
+_MODEL_CHARS_MAX = 512
+_SPACE = b" \t\r\n"
+
+
+class _Message(msgspec.Struct):
+    role: str
+    tool_call_id: str | None = None
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class ChatRequest(msgspec.Struct):
+    """The fields of a chat completion request that matter to a proxy."""
+
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=_MODEL_CHARS_MAX)]
+    messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
+    stream: bool | None = None
+    stream_options: _StreamOptions | msgspec.UnsetType | None = msgspec.UNSET
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the client asked for usage in the stream."""
+        return isinstance(self.stream_options, _StreamOptions) and self.stream_options.include_usage is True
+
+    def tool_call_ids(self) -> tuple[str, ...]:
+        """Distinct tool call ids that the messages answer, newest first, at most `TOOL_CALL_IDS_MAX`."""
+        found: dict[str, None] = {}
+        for message in reversed(self.messages):
+            call_id = message.tool_call_id
+            if call_id and len(call_id) <= TOOL_CALL_ID_CHARS_MAX:
+                found[call_id] = None
+                if len(found) == TOOL_CALL_IDS_MAX:
+                    break
+        return tuple(found)
+
+
+_DECODER = msgspec.json.Decoder(ChatRequest)
+_RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TRUE = msgspec.Raw(b"true")
+
+
+def parse(body: bytes) -> ChatRequest | ApiError:
+    """The request in `body`, or a 400 that names the field and what was expected."""
+    try:
+        return _DECODER.decode(body)
+    except msgspec.ValidationError as error:
+        return _explain(str(error))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return invalid("body", f"expected JSON: {error}")
+    except RecursionError:
+        return invalid("body", "expected JSON that is nested less deeply")
+
+
+def _explain(problem: str) -> ApiError:
+    """msgspec's sentence, turned so that the field comes first."""
+    what, _, path = problem.partition(" - at `")
+    field = path.rstrip("`").removeprefix("$").removeprefix(".")
+    missing = re.fullmatch(r"Object missing required field `(.*)`", what)
+    if missing:
+        return invalid(f"{field}.{missing[1]}" if field else missing[1], "expected a value, it is missing")
+    return invalid(field or "body", what.replace("`", "").replace("Expected str", "Expected string").lower())
+
+
+def ask_for_usage(body: bytes, request: ChatRequest) -> bytes:
+    """`body` with `stream_options.include_usage` set, every other byte as it was where `stream_options` was absent.
+
+    `body` has been parsed to `request`, so it is an object with at least one member. A `stream_options` that is there
+    is replaced rather than repeated, since strict parsers refuse a repeated key; other members keep their bytes and
+    order. `continuous_usage_stats` has no effect without `include_usage`, and is taken out so that it gets none.
+    """
+    if request.stream_options is msgspec.UNSET:
+        return body.rstrip(_SPACE)[:-1] + b',"stream_options":{"include_usage":true}}'
+    members = _RAW_OBJECT.decode(body)
+    options: dict[str, msgspec.Raw] = {}
+    if request.stream_options is not None:
+        options = _RAW_OBJECT.decode(members["stream_options"])
+    options.pop("continuous_usage_stats", None)
+    options["include_usage"] = _TRUE
+    members["stream_options"] = msgspec.Raw(msgspec.json.encode(options))
+    return msgspec.json.encode(members)

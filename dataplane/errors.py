@@ -1,0 +1,98 @@
+"""What a client is told when its request fails, in OpenAI's error shape. Pure.
+
+Every error answer of the dataplane is an `ApiError`; outcome to status is decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from protos import turn_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class ApiError:
+    """An answer that is not the engine's: HTTP status, and the three texts of its body."""
+
+    status: int
+    message: str
+    code: str
+
+    @property
+    def kind(self) -> str:
+        """OpenAI's `type`, by the status."""
+        if self.status == 401:
+            return "authentication_error"
+        return "server_error" if self.status >= 500 else "invalid_request_error"
+
+    def body(self) -> bytes:
+        """The JSON body, UTF-8."""
+        return msgspec.json.encode({"error": {"message": self.message, "type": self.kind, "code": self.code}})
+
+
+def refused(refusal: turn_pb2.Refusal) -> ApiError:
+    """The answer to a turn that the scheduler refused."""
+    match refusal.reason:
+        case turn_pb2.REFUSAL_REASON_UNKNOWN_MODEL:
+            return ApiError(404, refusal.message, "model_not_found")
+        case turn_pb2.REFUSAL_REASON_RUN_OF_OTHER_CALLER:
+            return ApiError(409, refusal.message, "run_of_other_caller")
+        case _:
+            return ApiError(400, refusal.message or "the scheduler refused the turn", "invalid_turn")
+
+
+def invalid(field: str, problem: str) -> ApiError:
+    """400: `field` of the body, or a header, is not what was expected."""
+    return ApiError(400, f"{field}: {problem}", "invalid_value")
+
+
+def malformed(problem: str) -> ApiError:
+    """400: not HTTP, or not as we accept it."""
+    return ApiError(400, f"malformed HTTP request: {problem}", "malformed_request")
+
+
+def unauthorized(message: str) -> ApiError:
+    """401: the token is missing or wrong."""
+    return ApiError(401, message, "invalid_token")
+
+
+def no_route(path: str) -> ApiError:
+    """404: nothing is served at `path`."""
+    return ApiError(404, f"nothing is served at {path}", "unknown_path")
+
+
+def wrong_method(method: str, path: str, allowed: str) -> ApiError:
+    """405: `path` answers only to `allowed`."""
+    return ApiError(405, f"{method} is not answered at {path}; use {allowed}", "method_not_allowed")
+
+
+def too_slow(what: str, limit_s: float) -> ApiError:
+    """408: the client did not send `what` in time."""
+    return ApiError(408, f"the request's {what} did not arrive within {limit_s:g} s", "request_timeout")
+
+
+def body_too_large(limit_bytes: int) -> ApiError:
+    """413."""
+    return ApiError(413, f"the body is larger than {limit_bytes} bytes", "body_too_large")
+
+
+def head_too_large(limit_bytes: int) -> ApiError:
+    """431."""
+    return ApiError(431, f"request line and headers are larger than {limit_bytes} bytes", "headers_too_large")
+
+
+def engine_failed(replica: str, problem: str) -> ApiError:
+    """502: the engine could not be reached, or answered something that is not HTTP."""
+    return ApiError(502, f"engine {replica}: {problem}", "engine_unreachable")
+
+
+def engine_silent(replica: str, limit_s: float) -> ApiError:
+    """504: the engine took the request and then sent nothing for too long."""
+    return ApiError(504, f"engine {replica}: no byte for {limit_s:g} s", "engine_timeout")
+
+
+def scheduler_absent() -> ApiError:
+    """503: a question that only the scheduler can answer. Turns are held instead."""
+    return ApiError(503, "the scheduler does not answer; try again", "scheduler_unavailable")

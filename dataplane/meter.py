@@ -1,0 +1,237 @@
+"""Reads replies on their way: usage, first token, finish reason, tool calls. Sans-I/O.
+
+`StreamMeter` for event streams, `ReplyMeter` for whole JSON replies; both say what to relay. The ordinary chunk of a
+stream costs a few searches for byte strings and no JSON: `_matters` tells which ones are parsed. Whatever an engine
+sends that is not understood is relayed and otherwise ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated, Any
+
+import msgspec
+
+from dataplane.chat import TOOL_CALL_ID_CHARS_MAX, TOOL_CALL_IDS_MAX
+from dataplane.sse import EventBuffer, data_of, split
+
+_EVENT_BYTES_MAX = 4 * 2**20
+"""An event or a reply larger than this is relayed unread."""
+
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: _Tokens | None = None
+
+
+class Usage(msgspec.Struct):
+    """Tokens of one turn, as far as the engine tells."""
+
+    prompt_tokens: _Tokens | None = None
+    completion_tokens: _Tokens | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens that came from the prefix cache."""
+        return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
+
+
+class _ToolCall(msgspec.Struct):
+    id: str | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    refusal: Any = None
+    function_call: Any = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: str | None = None
+
+
+_NULL = msgspec.Raw(b"null")
+
+
+class _Reply(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: msgspec.Raw = _NULL
+    error: Any = None
+
+
+_REPLY = msgspec.json.Decoder(_Reply)
+_USAGE = msgspec.json.Decoder(Usage)
+_PAUSING = frozenset(("tool_calls", "function_call"))
+
+
+class Meter:
+    """What has been read of a reply so far."""
+
+    __slots__ = ("done", "error", "finish_reason", "first_token", "has_tool_calls", "news", "tool_call_ids", "usage")
+
+    def __init__(self) -> None:
+        self.finish_reason = ""
+        self.tool_call_ids: tuple[str, ...] = ()
+        self.has_tool_calls = False
+        self.usage: Usage | None = None
+        self.first_token = False
+        self.done = False
+        """Whether `[DONE]` has come: the client may now go on, whatever else follows."""
+        self.news = False
+        """Whether something was read since the owner set this to False."""
+        self.error = False
+        """Whether the engine reported an error inside a reply with status 200."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the reply said that it is complete, which counts where HTTP cannot tell."""
+        raise NotImplementedError
+
+    def feed(self, data: bytes) -> bytes:
+        """Takes the next bytes of the body; returns those to relay now."""
+        raise NotImplementedError
+
+    def finish(self) -> bytes:
+        """Takes the end of the body; returns the last bytes to relay."""
+        raise NotImplementedError
+
+    def _read(self, document: bytes) -> _Reply | None:
+        """Takes in one JSON document: a chunk or a whole reply. None where it is not understood."""
+        try:
+            reply = _REPLY.decode(document)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        self.news = True
+        if reply.error is not None:
+            self.error = True
+        if reply.usage != _NULL:
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                self.usage = _USAGE.decode(reply.usage)
+        for choice in reply.choices or ():
+            part = choice.delta or choice.message
+            if part is not None:
+                self._read_part(part)
+            if choice.finish_reason:
+                self.finish_reason = choice.finish_reason[:64]
+                self.has_tool_calls = self.has_tool_calls or choice.finish_reason in _PAUSING
+        return reply
+
+    def _read_part(self, part: _Delta) -> None:
+        if part.tool_calls or part.function_call:
+            self.has_tool_calls = self.first_token = True
+        elif part.content or part.reasoning_content or part.reasoning or part.refusal:
+            self.first_token = True
+        for call in part.tool_calls or ():
+            if call.id and len(call.id) <= TOOL_CALL_ID_CHARS_MAX and call.id not in self.tool_call_ids:
+                self.tool_call_ids = (*self.tool_call_ids, call.id)[-TOOL_CALL_IDS_MAX:]
+
+
+class ReplyMeter(Meter):
+    """Reads a reply that is one JSON document, at its end."""
+
+    __slots__ = ("_parts", "_size", "_whole")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._whole = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether the document ended where the body did."""
+        return self._whole
+
+    def feed(self, data: bytes) -> bytes:
+        """Keeps `data` for the end; relays it."""
+        self._size += len(data)
+        if self._size <= _EVENT_BYTES_MAX:
+            self._parts.append(data)
+        else:
+            self._parts.clear()
+        return data
+
+    def finish(self) -> bytes:
+        """Reads the reply; nothing is held back."""
+        if self._size <= _EVENT_BYTES_MAX:
+            self._whole = self._read(b"".join(self._parts)) is not None
+        self._parts.clear()
+        return b""
+
+
+class StreamMeter(Meter):
+    """Reads a reply that is an event stream. With `hide_usage`, the chunk that carries only usage is not relayed."""
+
+    __slots__ = ("_buffer", "_hide_usage")
+
+    def __init__(self, hide_usage: bool) -> None:
+        super().__init__()
+        self._buffer: EventBuffer | None = EventBuffer()
+        self._hide_usage = hide_usage
+
+    @property
+    def whole(self) -> bool:
+        """Whether the stream came to `[DONE]` or to a finish reason."""
+        return self.done or bool(self.finish_reason)
+
+    def feed(self, data: bytes) -> bytes:
+        """Reads the events that are whole with `data`. While usage is hidden, bytes of an unfinished event are held
+        back."""
+        buffer = self._buffer
+        if buffer is None:
+            return data
+        if self.first_token and not buffer and data.endswith(b"\n\n") and not _matters(data):
+            return data
+        events = buffer.feed(data)
+        if len(buffer) > _EVENT_BYTES_MAX:
+            self._buffer = None
+            return events + buffer.flush() if self._hide_usage else data
+        relayed = self._read_events(events) if not self.first_token or _matters(events) else events
+        return relayed if self._hide_usage else data
+
+    def finish(self) -> bytes:
+        """Reads an event that lacks its empty line."""
+        rest = self._buffer.flush() if self._buffer is not None else b""
+        relayed = self._read_events(rest + b"\n\n") if rest else b""
+        if not self._hide_usage:
+            return b""
+        return rest if relayed else b""
+
+    def _read_events(self, events: bytes) -> bytes:
+        """Takes in `events`; returns those that the client may see."""
+        shown = []
+        for event in split(events):
+            data = data_of(event)
+            if data == b"[DONE]":
+                self.done = self.news = True
+            reply = self._read(data) if data.startswith(b"{") else None
+            if reply is None or reply.choices != [] or reply.usage == _NULL:
+                shown.append(event)
+        return b"".join(shown)
+
+
+def _matters(events: bytes) -> bool:
+    """Whether whole events could hold more than another piece of content. False only if they surely do not.
+
+    Quotes inside JSON strings are escaped, so that a quoted key found here is a key, or part of one with escapes.
+    """
+    if b"[DONE]" in events or b'"error"' in events:
+        return True
+    for key, null in _NULLED:
+        if key in events and events.count(key) != events.count(null) and not _all_null(events, key):
+            return True
+    return False
+
+
+_NULLED = tuple((b'"%b"' % key, b'"%b":null' % key) for key in (b"finish_reason", b"usage", b"tool_calls"))
+
+
+def _all_null(events: bytes, key: bytes) -> bool:
+    return events.count(key) == events.count(key + b":null") + events.count(key + b": null")

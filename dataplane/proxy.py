@@ -1,0 +1,365 @@
+"""One turn: identify, admit, relay, report. The whole of it is calls in the event loop; no task, but to connect.
+
+A `Turn` stands between a client connection (`server`), the scheduler's client and an engine connection (`upstream`),
+and each of the three calls it. Every way a turn can go ends in `_over`, exactly once; what the client sees for which
+failure is the table in the README. What the bytes mean is left to `chat` and `meter`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from common.ids import ReplicaName
+from common.pool import Pool
+from dataplane import chat, errors
+from dataplane.identity import Identity, id_source
+from dataplane.meter import Meter, ReplyMeter, StreamMeter
+from dataplane.metrics import Metrics
+from dataplane.request import Request
+from dataplane.scheduler_client import SchedulerClient, Ticket
+from dataplane.upstream import Endpoint, EngineConnection, EngineError, Reply
+from protos import turn_pb2
+
+log = logging.getLogger(__name__)
+
+STALL_S_MAX = 600
+"""An engine that sends no byte for this long has lost the turn: as long as the scheduler's own limit on silent
+turns."""
+CHECK_S = 60
+"""How often turns are looked at for that."""
+
+_LAST_CHUNK = b"0\r\n\r\n"
+
+
+class Client(Protocol):
+    """The client's connection, as its turn sees it."""
+
+    @property
+    def write(self) -> Callable[[bytes], None]:
+        """Sends bytes as they are."""
+
+    @property
+    def takes_chunks(self) -> bool:
+        """Whether the client understands chunks; else the end of the connection ends the body."""
+
+    def connection_line(self) -> bytes:
+        """The last lines of an answer's head."""
+
+    def answer_error(self, error: errors.ApiError, run_id: str) -> None:
+        """Sends a whole answer; the turn is over."""
+
+    def work_over(self) -> None:
+        """The answer is whole; the turn is over."""
+
+    def close(self) -> None:
+        """Breaks off the answer; the turn is over."""
+
+
+class Proxy:
+    """What all turns of a process share."""
+
+    def __init__(self, scheduler: SchedulerClient, pool: Pool) -> None:
+        self.scheduler = scheduler
+        self.metrics = Metrics()
+        self.new_run_id = id_source("run")
+        self.new_turn_id = id_source("turn")
+        self._replicas = pool.by_name()
+        self._endpoints: dict[tuple[str, str], Endpoint] = {}
+
+    def endpoint(self, replica: str, url: str) -> Endpoint:
+        """The connections to `replica`. Raises PoolError where its key cannot be read."""
+        endpoint = self._endpoints.get((replica, url))
+        if endpoint is None:
+            known = self._replicas.get(ReplicaName(replica))
+            endpoint = self._endpoints[replica, url] = Endpoint(replica, url, known.key() if known else None)
+        return endpoint
+
+    def asks_usage(self, replica: str) -> bool:
+        """Whether usage is asked of `replica` for clients that did not ask."""
+        known = self._replicas.get(ReplicaName(replica))
+        return known.usage_in_stream if known else True
+
+    def sweep(self, now: float) -> None:
+        """Drops engine connections that were not used for long."""
+        for endpoint in self._endpoints.values():
+            endpoint.sweep(now)
+
+    def close(self) -> None:
+        """Closes the unused engine connections."""
+        for endpoint in self._endpoints.values():
+            endpoint.close()
+
+
+class Turn:
+    """One request for a chat completion."""
+
+    __slots__ = (
+        "_added_usage",
+        "_body",
+        "_chunked",
+        "_client",
+        "_connecting",
+        "_ended",
+        "_endpoint",
+        "_engine",
+        "_lines",
+        "_meter",
+        "_proxy",
+        "_relayed",
+        "_relayed_before",
+        "_reply",
+        "_request",
+        "_silent_s",
+        "_ticket",
+        "_write",
+    )
+
+    def __init__(self, proxy: Proxy, client: Client) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._write: Callable[[bytes], None] = client.write
+        self._engine: EngineConnection | None = None
+        self._endpoint: Endpoint | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._reply: Reply | None = None
+        self._chunked = False
+        self._added_usage = False
+        self._ended = False
+        self._relayed = self._relayed_before = 0
+        self._silent_s = 0
+
+    # From the client.
+
+    def begin(self, request: Request, identity: Identity) -> errors.ApiError | None:
+        """Asks for admission. Returns an error where the body is not a request; the turn is then over."""
+        body = request.take_body()
+        parsed = chat.parse(body)
+        if isinstance(parsed, errors.ApiError):
+            return parsed
+        proxy = self._proxy
+        proxy.metrics.bytes_in += len(body)
+        self._body = body
+        self._lines = request.lines
+        self._request = parsed
+        self._ticket = Ticket(
+            turn_pb2.Turn(
+                turn_id=proxy.new_turn_id(),
+                run_id=identity.run_id or "",
+                new_run_id=proxy.new_run_id(),
+                caller=identity.caller,
+                run_class=identity.run_class,
+                kind=turn_pb2.REPLICA_KIND_GENERATIVE,
+                model=parsed.model,
+                tool_call_ids=() if identity.run_id else parsed.tool_call_ids(),
+                traceparent=request.headers.get(b"traceparent", b"").decode("latin-1")[:256],
+            ),
+            self,
+        )
+        parsed.messages.clear()  # a held turn, or an open stream, needs them no longer
+        proxy.scheduler.admit(self._ticket)
+        return None
+
+    def client_left(self) -> None:
+        """The client's connection is gone: nothing more is generated for it."""
+        if not self._ticket.placed_at:
+            self._proxy.scheduler.abandon(self._ticket)
+            self._over("abandoned")
+            return
+        self._drop_engine()
+        self._fail("client left")
+
+    def pause(self) -> None:
+        """The client reads more slowly than the engine sends."""
+        if self._engine is not None:
+            self._engine.pause()
+
+    def resume(self) -> None:
+        """The client has caught up."""
+        if self._engine is not None:
+            self._engine.resume()
+
+    def check(self) -> None:
+        """Called each `CHECK_S`: gives up on an engine that has been silent for `STALL_S_MAX`."""
+        if self._engine is None or self._relayed != self._relayed_before:
+            self._relayed_before = self._relayed
+            self._silent_s = 0
+            return
+        self._silent_s += CHECK_S
+        if self._silent_s >= STALL_S_MAX:
+            self._drop_engine()
+            self._give_up(errors.engine_silent(self._ticket.replica, STALL_S_MAX))
+
+    # From the scheduler.
+
+    def placed(self, placement: turn_pb2.Placement) -> None:
+        """Sends the request to the replica."""
+        try:
+            self._endpoint = self._proxy.endpoint(placement.replica, placement.url)
+        except ValueError as error:
+            log.warning("replica unusable replica=%s error=%r", placement.replica, str(error))
+            self._give_up(errors.engine_failed(placement.replica, "its key cannot be read"))
+            return
+        self._added_usage = (
+            self._request.stream is True and not self._request.wants_usage and self._proxy.asks_usage(placement.replica)
+        )
+        if self._added_usage:
+            self._body = chat.ask_for_usage(self._body, self._request)
+        self._proxy.scheduler.started(self._ticket)
+        engine = self._endpoint.acquire()
+        if engine is not None:
+            self._send(engine)
+        else:
+            self._connect()
+
+    def refused(self, refusal: turn_pb2.Refusal) -> None:
+        """Tells the client."""
+        self._over("refused")
+        run_id = self._ticket.message.run_id
+        self._client.answer_error(errors.refused(refusal), run_id)
+
+    # From the engine.
+
+    def answered(self, reply: Reply) -> None:
+        """Relays the reply's head, with the run's id and our own framing."""
+        self._body = b""
+        self._lines = []
+        self._reply = reply
+        stream = reply.content_type.startswith(b"text/event-stream")
+        hides = self._added_usage and stream
+        self._meter: Meter = StreamMeter(hides) if stream else ReplyMeter()
+        lines = reply.lines
+        lines.insert(0, b"HTTP/1.1 %d %b\r\n" % (reply.status, reply.reason))
+        lines.append(b"x-luftpause-run-id: %b\r\n" % self._ticket.run_id.encode())
+        if reply.length is not None and not hides:
+            lines.append(b"content-length: %b\r\n" % reply.length)
+        elif reply.status not in (204, 304):
+            self._chunked = self._client.takes_chunks
+            if self._chunked:
+                lines.append(b"transfer-encoding: chunked\r\n")
+        lines.append(self._client.connection_line())
+        self._write(b"".join(lines))
+        lines.clear()
+
+    def received(self, data: bytes, complete: bool) -> None:
+        """Relays bytes of the body, after reading what they tell. Reports go out before the bytes they follow from."""
+        self._relayed += len(data)
+        meter = self._meter
+        shown = meter.feed(data)
+        if complete:
+            shown += meter.finish()
+            self._finish(shown)
+            return
+        if meter.news:
+            self._look()
+        if shown:
+            self._write(b"%x\r\n%b\r\n" % (len(shown), shown) if self._chunked else shown)
+
+    def lost(self, problem: str, untouched: bool) -> None:
+        """The engine's connection broke: once more if it was an old one, else a 502, or a close in mid-reply."""
+        self._engine = None
+        if untouched:
+            self._connect()
+        else:
+            self._give_up(errors.engine_failed(self._ticket.replica, problem))
+
+    # Inner steps.
+
+    def _connect(self) -> None:
+        self._connecting = asyncio.get_running_loop().create_task(self._send_on_new_connection())
+
+    async def _send_on_new_connection(self) -> None:
+        assert self._endpoint is not None
+        try:
+            engine = await self._endpoint.connect()
+        except EngineError as error:
+            self._connecting = None
+            self._give_up(errors.engine_failed(self._ticket.replica, str(error)))
+        else:
+            self._connecting = None
+            self._send(engine)
+
+    def _send(self, engine: EngineConnection) -> None:
+        assert self._endpoint is not None
+        self._engine = engine
+        self._lines[0] = self._endpoint.request_line("/chat/completions")
+        body = self._body
+        self._lines[-1] = b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
+            self._ticket.message.turn_id.encode(),
+            len(body),
+        )
+        engine.send(self, b"".join(self._lines), body)
+
+    def _look(self) -> None:
+        """The meter has read something: first token and end are reported as soon as they are known."""
+        meter, ticket, proxy = self._meter, self._ticket, self._proxy
+        meter.news = False
+        if meter.first_token and not ticket.first_token:
+            proxy.scheduler.first_token(ticket)
+            proxy.metrics.ttft.add(time.monotonic() - ticket.arrived_at)
+        if meter.done and not self._ended:
+            self._report_end()
+
+    def _report_end(self) -> None:
+        """The turn ended well, or, where the reply says otherwise, did not."""
+        reply, meter = self._reply, self._meter
+        assert reply is not None
+        self._ended = True
+        if reply.status >= 300:
+            self._fail(f"engine answered {reply.status}")
+        elif meter.error:
+            self._fail("engine reported an error in its reply")
+        else:
+            self._proxy.scheduler.ended(self._ticket, meter)
+            self._over("ended")
+
+    def _finish(self, shown: bytes) -> None:
+        """The body is whole: report first, then relay its last bytes, then the client may send its next request."""
+        self._engine = None
+        reply = self._reply
+        assert reply is not None
+        if reply.close_delimited and reply.status < 300 and not self._meter.whole:
+            self._write(shown)
+            self._give_up(errors.engine_failed(self._ticket.replica, "closed the connection"))
+            return
+        if self._meter.news:
+            self._look()
+        if not self._ended:
+            self._report_end()
+        if self._chunked:
+            self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(shown), shown) if shown else _LAST_CHUNK)
+        elif shown:
+            self._write(shown)
+        self._client.work_over()
+
+    def _give_up(self, error: errors.ApiError) -> None:
+        """No whole reply: the client gets `error`, or a broken off reply where it has begun."""
+        if not self._ended:
+            self._fail(error.message)
+        if self._reply is None:
+            self._client.answer_error(error, self._ticket.run_id)
+        else:
+            self._client.close()
+
+    def _fail(self, problem: str) -> None:
+        if not self._ended:
+            self._ended = True
+        self._proxy.scheduler.failed(self._ticket, problem)
+        self._over("failed")
+
+    def _drop_engine(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        if self._engine is not None:
+            self._engine.abort()
+            self._engine = None
+
+    def _over(self, outcome: str) -> None:
+        metrics, ticket = self._proxy.metrics, self._ticket
+        duration_s = time.monotonic() - ticket.arrived_at
+        metrics.turn_over(ticket.message.run_class, outcome, duration_s)
+        metrics.bytes_out += self._relayed

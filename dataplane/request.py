@@ -1,0 +1,166 @@
+"""One HTTP request as it is parsed: what we read of it, and what an engine is shown of it. Pure.
+
+`server` feeds it from the parser's callbacks; `routes` decides from it who answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from dataplane import errors, identity
+
+_READ = frozenset(
+    (
+        b"authorization",
+        b"connection",
+        b"content-length",
+        b"expect",
+        b"traceparent",
+        identity.CALLER,
+        identity.CLASS,
+        identity.RUN_ID,
+    )
+)
+"""Headers that the dataplane itself looks at."""
+
+_ONCE = frozenset((identity.CALLER, identity.CLASS, identity.RUN_ID))
+
+_NOT_FORWARDED = frozenset(
+    (
+        b"accept-encoding",  # the reply must be readable on its way
+        b"api-key",
+        b"authorization",
+        b"connection",
+        b"content-length",
+        b"cookie",
+        b"expect",
+        b"host",
+        b"keep-alive",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"x-api-key",
+        b"x-request-id",
+        identity.CALLER,
+        identity.CLASS,
+        identity.RUN_ID,
+    )
+)
+"""Headers that no engine is shown: hop-by-hop ones, credentials, and those that luftpause sets or means for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    status: int
+    body: bytes
+    content_type: bytes = b"application/json"
+    lines: bytes = b""
+    """Further headers, each with its line end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """The request is a chat completion."""
+
+    identity: identity.Identity
+
+
+Rare = Callable[[], Awaitable[Answer]]
+"""The request is one of the rare ones; the call answers it."""
+
+Route = Chat | Rare
+
+
+class Request:
+    """One request, filled in as it is parsed."""
+
+    __slots__ = (
+        "_body_bytes",
+        "_head_bytes",
+        "_parts",
+        "chunks",
+        "fed_bytes",
+        "headers",
+        "keep_alive",
+        "lines",
+        "method",
+        "refusal",
+        "route",
+        "target",
+        "too_large",
+    )
+
+    def __init__(self) -> None:
+        self.method = ""
+        """Empty until the head is whole."""
+        self.target = b""
+        self.headers: dict[bytes, bytes] = {}
+        """Those of `_READ`, by lower-case name."""
+        self.lines: list[bytes] = [b""]
+        """Headers for the engine, each with its line end; the first and the last entry are left to whoever sends
+        them."""
+        self.refusal: errors.ApiError | None = None
+        """Why it will not be served; its body is then dropped as it comes."""
+        self.keep_alive = False
+        self.chunks = False
+        """Whether the client understands chunked answers."""
+        self.too_large = False
+        """Whether its body is larger than the limit, by its length or as it came."""
+        self.fed_bytes = 0
+        """Bytes read while the head was not whole."""
+        self.route: Route | None = None
+        """Who answers; set when the head is whole, unless it is refused."""
+        self._body_bytes = 0
+        self._head_bytes = 0
+        self._parts: list[bytes] = []
+
+    def add_header(self, name: bytes, value: bytes) -> None:
+        """Keeps a header where we read it, and makes it a line for the engine where it may see it."""
+        self._head_bytes += len(name) + len(value) + 4
+        lower = name.lower()
+        if lower in _READ:
+            if lower in _ONCE and lower in self.headers:
+                self.refusal = errors.invalid(lower.decode(), "expected once, it is there twice")
+            self.headers[lower] = value
+        if lower not in _NOT_FORWARDED:
+            self.lines.append(b"%b: %b\r\n" % (name, value))
+
+    def end_head(self, method: str, version: str, keep_alive: bool, head_bytes_max: int, body_bytes_max: int) -> None:
+        """The head is whole. HTTP/1.0 gets no chunks and one answer a connection."""
+        self.method = method
+        self.chunks = version == "1.1"
+        self.keep_alive = keep_alive and self.chunks
+        connection = self.headers.get(b"connection", b"").lower()
+        if connection not in (b"", b"close", b"keep-alive"):
+            named = {token.strip() for token in connection.split(b",")}
+            self.lines[1:] = [line for line in self.lines[1:] if line.partition(b":")[0].lower() not in named]
+        self.lines.append(b"")
+        if self._head_bytes + len(self.target) > head_bytes_max:
+            self.refusal = errors.head_too_large(head_bytes_max)
+        self.too_large = int(self.headers.get(b"content-length", b"0")) > body_bytes_max
+
+    @property
+    def expects_continue(self) -> bool:
+        """Whether the client waits for our word before it sends the body."""
+        return self.headers.get(b"expect", b"").lower() == b"100-continue"
+
+    def add_body(self, data: bytes, body_bytes_max: int) -> None:
+        """Keeps a piece of the body, unless it is refused or too large."""
+        self._body_bytes += len(data)
+        self.too_large = self.too_large or self._body_bytes > body_bytes_max
+        if self.refusal is not None or self.too_large:
+            self._parts.clear()
+        else:
+            self._parts.append(data)
+
+    def take_body(self) -> bytes:
+        """The whole body, which is then no longer kept here."""
+        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        return body

@@ -1,0 +1,84 @@
+"""Which request is answered by whom, and the rare routes themselves: models, end of a run, health, metrics.
+
+A route is found when a request's head is whole, so that a client learns of a wrong path, token or header before its
+body is read. Chat completions are `proxy`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from common.auth import UNAUTHENTICATED, is_authorized
+from common.ids import ID_SHAPE, cut_caller, is_id
+from dataplane import errors
+from dataplane.exposition import CONTENT_TYPE, expose
+from dataplane.identity import CALLER, RUN_ID, identify
+from dataplane.metrics import Snapshot
+from dataplane.request import Answer, Chat, Request, Route
+from dataplane.scheduler_client import SchedulerClient
+
+MODELS_S_MAX = 5.0
+"""How long a list of models waits for the scheduler."""
+
+_CHAT = "/v1/chat/completions"
+_RUNS = "/v1/runs/"
+
+
+class Routes:
+    """Finds routes. `snapshot` tells the numbers of all workers."""
+
+    def __init__(
+        self, scheduler: SchedulerClient, token: str | None, snapshot: Callable[[], Awaitable[Snapshot]]
+    ) -> None:
+        self._scheduler = scheduler
+        self._token = token
+        self._snapshot = snapshot
+
+    def find(self, request: Request) -> Route | errors.ApiError:
+        """Who answers `request`, or why nobody does. Reads only its head."""
+        path = request.target.partition(b"?")[0].decode("latin-1")
+        method = request.method
+        if path.startswith("/v1/") and not is_authorized(self._token, request.headers.get(b"authorization")):
+            return errors.unauthorized(UNAUTHENTICATED)
+        if path == _CHAT:
+            if method != "POST":
+                return errors.wrong_method(method, path, "POST")
+            identity = identify(request.headers)
+            return identity if isinstance(identity, errors.ApiError) else Chat(identity)
+        if path.startswith(_RUNS):
+            return self._find_run(path.removeprefix(_RUNS), request)
+        rare = {"/v1/models": self._models, "/health": self._health, "/metrics": self._metrics}.get(path)
+        if rare is None:
+            return errors.no_route(path)
+        return rare if method in ("GET", "HEAD") else errors.wrong_method(method, path, "GET")
+
+    def _find_run(self, run_id: str, request: Request) -> Route | errors.ApiError:
+        if not is_id(run_id):
+            return errors.invalid("run id in the path", f"expected {ID_SHAPE}")
+        if request.method != "DELETE":
+            return errors.wrong_method(request.method, _RUNS + run_id, "DELETE")
+        caller = cut_caller(request.headers.get(CALLER, b"").decode("utf-8", "replace").strip())
+
+        async def end_run() -> Answer:
+            self._scheduler.run_ended(run_id, caller)
+            body = msgspec.json.encode({"id": run_id, "object": "run", "deleted": True})
+            return Answer(200, body, lines=b"%b: %b\r\n" % (RUN_ID, run_id.encode()))
+
+        return end_run
+
+    async def _models(self) -> Answer:
+        models = await self._scheduler.models(MODELS_S_MAX)
+        if models is None:
+            error = errors.scheduler_absent()
+            return Answer(error.status, error.body())
+        data = [{"id": model, "object": "model", "created": 0, "owned_by": "luftpause"} for model in models]
+        return Answer(200, msgspec.json.encode({"object": "list", "data": data}))
+
+    async def _health(self) -> Answer:
+        state = "connected" if self._scheduler.connected else "waiting"
+        return Answer(200, msgspec.json.encode({"status": "ok", "scheduler": state}))
+
+    async def _metrics(self) -> Answer:
+        return Answer(200, expose(await self._snapshot()), CONTENT_TYPE)

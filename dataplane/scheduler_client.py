@@ -1,0 +1,386 @@
+"""The dataplane's side of the `Dispatch` stream: admissions out, placements in, reports kept until acknowledged.
+
+It knows no HTTP. A turn is a `Ticket`; its owner is told of the placement by a plain call in the event loop. When the
+stream is lost, the tickets stay: those held are admitted again, those in flight are named in the resync. What goes into
+a resync is `runs` and `_resync_parts`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Protocol, TypeVar
+
+import grpc
+
+from common.auth import bearer_metadata
+from dataplane.meter import Meter
+from dataplane.runs import RunTable
+from protos import scheduler_pb2, scheduler_pb2_grpc, turn_pb2
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RECONNECT_S = 1.0
+RENEW_S = 60.0
+LAZY_S = 0.02
+"""A report that frees nothing (started, first token) waits this long for company."""
+
+_BATCH_MAX = 256
+"""Most admissions and most reports in one message."""
+_RESYNC_RUNS_MAX = 1000
+"""Runs in one part of a resync: with 64 tool call ids of 40 characters each still below 4 MB."""
+_REPORTS_MAX = 20_000
+"""Most reports kept while there is no stream; the oldest go, since the resync tells the same."""
+_UNACKNOWLEDGED_MAX = 1_024
+"""Most messages whose reports are kept for a scheduler that does not acknowledge."""
+_ERROR_CHARS_MAX = 300
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", 32 * 2**20),
+    ("grpc.max_receive_message_length", 32 * 2**20),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+
+class TicketOwner(Protocol):
+    """Who asked for an admission."""
+
+    def placed(self, placement: turn_pb2.Placement) -> None:
+        """The turn goes to the named replica. Called once."""
+
+    def refused(self, refusal: turn_pb2.Refusal) -> None:
+        """The turn goes nowhere. Called once, instead of `placed`."""
+
+
+class Ticket:
+    """One turn, from its admission to its end."""
+
+    __slots__ = ("arrived_at", "first_token", "message", "owner", "placed_at", "replica", "run_id", "sequence")
+
+    def __init__(self, message: turn_pb2.Turn, owner: TicketOwner) -> None:
+        self.message = message
+        self.owner = owner
+        self.arrived_at = time.monotonic()
+        self.placed_at = 0.0
+        self.run_id = ""
+        self.replica = ""
+        self.sequence = 0
+        self.first_token = False
+
+
+class SchedulerClient:
+    """Keeps one stream to the scheduler for as long as `run` runs. All methods but `run` and `models` only queue."""
+
+    def __init__(self, target: str, dataplane_id: str, token: str | None) -> None:
+        self._target = target
+        self._dataplane_id = dataplane_id
+        self._metadata = bearer_metadata(token)
+        self._runs = RunTable()
+        self._held: dict[str, Ticket] = {}
+        self._in_flight: dict[str, Ticket] = {}
+        self._admits: deque[turn_pb2.Turn] = deque()
+        self._abandons: deque[str] = deque()
+        self._reports: deque[turn_pb2.Report] = deque(maxlen=_REPORTS_MAX)
+        self._sent: deque[tuple[int, list[turn_pb2.Report]]] = deque(maxlen=_UNACKNOWLEDGED_MAX)
+        self._renewals: deque[str] = deque()
+        self._received = 0
+        self._epoch = 0
+        self._queued = asyncio.Event()
+        self._lazy: asyncio.TimerHandle | None = None
+        self._channel: grpc.aio.Channel | None = None
+        self.connected = False
+        """Whether the scheduler has been told everything, so that turns are placed."""
+
+    @property
+    def held(self) -> int:
+        """Turns that wait for their admission."""
+        return len(self._held)
+
+    @property
+    def in_flight(self) -> int:
+        """Turns placed and not ended."""
+        return len(self._in_flight)
+
+    @property
+    def runs(self) -> int:
+        """Runs remembered for a resync."""
+        return len(self._runs)
+
+    def admit(self, ticket: Ticket) -> None:
+        """Asks for the turn's admission; its owner is told."""
+        self._held[ticket.message.turn_id] = ticket
+        if self.connected:
+            self._admits.append(ticket.message)
+            self._queued.set()
+
+    def abandon(self, ticket: Ticket) -> None:
+        """The client left while the turn was held; its owner is told nothing more."""
+        turn_id = ticket.message.turn_id
+        if self._held.pop(turn_id, None) is not None and self.connected:
+            self._abandons.append(turn_id)
+            self._queued.set()
+
+    def started(self, ticket: Ticket) -> None:
+        """The request was sent to the engine."""
+        self._report_later(turn_pb2.REPORT_KIND_STARTED, ticket)
+
+    def first_token(self, ticket: Ticket) -> None:
+        """The first token arrived."""
+        ticket.first_token = True
+        self._report_later(turn_pb2.REPORT_KIND_FIRST_TOKEN, ticket)
+
+    def ended(self, ticket: Ticket, reply: Meter) -> None:
+        """The reply is whole. Call it before the last bytes are relayed, so that the next turn comes after the
+        report."""
+        usage = reply.usage
+        message = ticket.message
+        self._in_flight.pop(message.turn_id, None)
+        self._runs.ended(time.monotonic(), ticket.run_id, reply.has_tool_calls, reply.tool_call_ids)
+        self._report(
+            turn_pb2.Report(
+                kind=turn_pb2.REPORT_KIND_ENDED,
+                turn_id=message.turn_id,
+                finish_reason=reply.finish_reason,
+                has_tool_calls=reply.has_tool_calls,
+                tool_call_ids=reply.tool_call_ids,
+                prompt_tokens=usage.prompt_tokens if usage else None,
+                completion_tokens=usage.completion_tokens if usage else None,
+                cached_tokens=usage.cached_tokens if usage else None,
+                traceparent=message.traceparent,
+            )
+        )
+
+    def failed(self, ticket: Ticket, error: str) -> None:
+        """There will be no whole reply."""
+        message = ticket.message
+        self._in_flight.pop(message.turn_id, None)
+        self._runs.failed(time.monotonic(), ticket.run_id)
+        self._report(
+            turn_pb2.Report(
+                kind=turn_pb2.REPORT_KIND_FAILED,
+                turn_id=message.turn_id,
+                error=error[:_ERROR_CHARS_MAX],
+                traceparent=message.traceparent,
+            )
+        )
+
+    def run_ended(self, run_id: str, caller: str) -> None:
+        """The run will not be continued."""
+        self._runs.forget(run_id, caller)
+        self._report(turn_pb2.Report(kind=turn_pb2.REPORT_KIND_RUN_ENDED, run_id=run_id, caller=caller))
+
+    async def models(self, timeout_s: float) -> list[str] | None:
+        """Models that generative replicas serve, sorted; None where the scheduler does not answer in time."""
+        if self._channel is None:
+            return None
+        stub: scheduler_pb2_grpc.SchedulerAsyncStub = scheduler_pb2_grpc.SchedulerStub(self._channel)
+        call = stub.Watch(scheduler_pb2.WatchRequest(), timeout=timeout_s, metadata=self._metadata)
+        try:
+            async for status in call:
+                found = {m for r in status.replicas if r.kind != turn_pb2.REPLICA_KIND_ONE_SHOT for m in r.models}
+                return sorted(found)
+        except grpc.aio.AioRpcError:
+            return None
+        finally:
+            call.cancel()
+        return None
+
+    async def run(self) -> None:
+        """Keeps the stream open until cancelled; connects again each second while it is lost."""
+        async with grpc.aio.insecure_channel(self._target, options=_CHANNEL_OPTIONS) as channel:
+            self._channel = channel
+            sweeper = asyncio.create_task(self._sweep())
+            try:
+                while True:
+                    await self._stream(channel)
+                    await asyncio.sleep(RECONNECT_S)
+            finally:
+                self._channel = None
+                sweeper.cancel()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Waits until the scheduler has acknowledged all reports, at most `timeout_s`: the last word of a process."""
+        self._queued.set()
+        await _until(lambda: not (self.connected and (self._reports or self._abandons or self._sent)), timeout_s)
+
+    async def wait_for_turns(self, timeout_s: float) -> None:
+        """Waits until no turn is in flight, at most `timeout_s`."""
+        await _until(lambda: not self._in_flight, timeout_s)
+
+    async def _stream(self, channel: grpc.aio.Channel) -> None:
+        """One stream, from hello to its loss."""
+        await channel.channel_ready()
+        stub: scheduler_pb2_grpc.SchedulerAsyncStub = scheduler_pb2_grpc.SchedulerStub(channel)
+        call = stub.Dispatch(metadata=self._metadata)
+        writer = asyncio.create_task(self._write(call.write))
+        try:
+            async for response in call:
+                self._take(response)
+            log.warning("scheduler closed the stream target=%s", self._target)
+        except grpc.aio.AioRpcError as error:
+            log.warning("scheduler lost target=%s code=%s detail=%r", self._target, error.code().name, error.details())
+        finally:
+            self.connected = False
+            call.cancel()
+            writer.cancel()
+            with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await writer
+
+    async def _write(self, write: Callable[[scheduler_pb2.DispatchRequest], Awaitable[None]]) -> None:
+        """Says hello, tells what is known, then sends whatever is queued as one message, again and again."""
+        self._epoch += 1
+        self._received = 0
+        hello = scheduler_pb2.Hello(dataplane_id=self._dataplane_id, epoch=self._epoch)
+        sequence = 1
+        await write(scheduler_pb2.DispatchRequest(sequence=sequence, hello=hello))
+        for part in self._resync_parts():
+            sequence += 1
+            await write(scheduler_pb2.DispatchRequest(sequence=sequence, resync=part))
+        self._queue_again()
+        self.connected = True
+        log.info("scheduler connected target=%s epoch=%d", self._target, self._epoch)
+        while True:
+            await self._queued.wait()
+            sequence += 1
+            await write(self._batch(sequence))
+
+    def _batch(self, sequence: int) -> scheduler_pb2.DispatchRequest:
+        """All that is queued, up to the limits of one message."""
+        request = scheduler_pb2.DispatchRequest(
+            sequence=sequence,
+            acknowledged=self._received,
+            admits=_drain(self._admits),
+            abandons=_drain(self._abandons),
+            renewals=_drain(self._renewals),
+        )
+        if self._reports:
+            reports = _drain(self._reports)
+            request.reports.extend(reports)
+            self._sent.append((sequence, reports))
+        if not (self._admits or self._abandons or self._reports or self._renewals):
+            self._queued.clear()
+        return request
+
+    def _queue_again(self) -> None:
+        """After a resync: every held turn with the time it has waited, every report that was not acknowledged."""
+        now = time.monotonic()
+        self._abandons.clear()
+        self._renewals.clear()
+        self._admits.clear()
+        for ticket in self._held.values():
+            ticket.message.held_ms = round((now - ticket.arrived_at) * 1000)
+            self._admits.append(ticket.message)
+        kept = [report for _, reports in self._sent for report in reports]
+        kept.extend(self._reports)
+        self._sent.clear()
+        self._reports.clear()
+        self._reports.extend(kept)
+        if self._admits or self._reports:
+            self._queued.set()
+
+    def _resync_parts(self) -> Iterator[scheduler_pb2.ResyncRequest]:
+        """All runs and all turns in flight, in parts; the last one says that it is the last."""
+        now = time.monotonic()
+        runs = list(self._runs.known(now))
+        for start in range(0, len(runs), _RESYNC_RUNS_MAX):
+            yield scheduler_pb2.ResyncRequest(runs=runs[start : start + _RESYNC_RUNS_MAX])
+        turns = [_known_turn(ticket, now) for ticket in self._in_flight.values()]
+        for start in range(0, len(turns), _BATCH_MAX):
+            yield scheduler_pb2.ResyncRequest(turns=turns[start : start + _BATCH_MAX])
+        yield scheduler_pb2.ResyncRequest(complete=True)
+
+    def _take(self, response: scheduler_pb2.DispatchResponse) -> None:
+        """Hands placements and refusals to their owners, and lets go of reports that arrived."""
+        self._received = response.sequence
+        sent = self._sent
+        while sent and sent[0][0] <= response.acknowledged:
+            sent.popleft()
+        for placement in response.placements:
+            self._place(placement)
+        for refusal in response.refusals:
+            ticket = self._held.pop(refusal.turn_id, None)
+            if ticket is not None:
+                ticket.owner.refused(refusal)
+
+    def _place(self, placement: turn_pb2.Placement) -> None:
+        ticket = self._held.pop(placement.turn_id, None)
+        if ticket is None:
+            if placement.turn_id not in self._in_flight:
+                # Abandoned while it was being placed.
+                self._report(
+                    turn_pb2.Report(
+                        kind=turn_pb2.REPORT_KIND_FAILED, turn_id=placement.turn_id, error="client left while held"
+                    )
+                )
+            return
+        ticket.placed_at = time.monotonic()
+        ticket.run_id = placement.run_id
+        ticket.replica = placement.replica
+        ticket.sequence = placement.sequence
+        self._in_flight[placement.turn_id] = ticket
+        self._runs.placed(ticket.placed_at, placement.run_id, ticket.message, placement)
+        ticket.owner.placed(placement)
+
+    def _report(self, report: turn_pb2.Report) -> None:
+        self._reports.append(report)
+        self._queued.set()
+
+    def _report_later(self, kind: turn_pb2.ReportKind.ValueType, ticket: Ticket) -> None:
+        message = ticket.message
+        self._reports.append(turn_pb2.Report(kind=kind, turn_id=message.turn_id, traceparent=message.traceparent))
+        if self._lazy is None:
+            self._lazy = asyncio.get_running_loop().call_later(LAZY_S, self._flush)
+
+    def _flush(self) -> None:
+        self._lazy = None
+        if self._reports:
+            self._queued.set()
+
+    async def _sweep(self) -> None:
+        """Each minute: renews the turns in flight, forgets runs that are long idle."""
+        while True:
+            await asyncio.sleep(RENEW_S)
+            self._runs.sweep(time.monotonic())
+            if self.connected and self._in_flight:
+                self._renewals.extend(self._in_flight)
+                self._queued.set()
+
+
+async def _until(condition: Callable[[], bool], timeout_s: float) -> None:
+    """Looks every `LAZY_S` whether `condition` holds; gives up after `timeout_s`."""
+    for _ in range(round(timeout_s / LAZY_S)):
+        if condition():
+            return
+        await asyncio.sleep(LAZY_S)
+
+
+def _drain(queue: deque[T]) -> list[T]:
+    """Takes the first `_BATCH_MAX` of `queue`."""
+    if len(queue) <= _BATCH_MAX:
+        taken = list(queue)
+        queue.clear()
+        return taken
+    return [queue.popleft() for _ in range(_BATCH_MAX)]
+
+
+def _known_turn(ticket: Ticket, now: float) -> turn_pb2.KnownTurn:
+    turn = turn_pb2.Turn()
+    turn.CopyFrom(ticket.message)
+    turn.run_id = ticket.run_id
+    return turn_pb2.KnownTurn(
+        turn=turn,
+        replica=ticket.replica,
+        sequence=ticket.sequence,
+        age_ms=round((now - ticket.placed_at) * 1000),
+        first_token=ticket.first_token,
+    )

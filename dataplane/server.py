@@ -1,0 +1,368 @@
+"""The client's side of port 8080: parses requests, and gives each, one at a time, to whoever answers it.
+
+One llhttp parser owns every connection. Chat completions become a `Turn` (`proxy`); the rare routes are coroutines
+(`routes`). A request that is too large, too slow or malformed is refused here; what still comes on a connection that is
+being closed is read and dropped for a while, so that the client gets to read why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import math
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import httptools
+
+from dataplane import errors
+from dataplane.config import DataplaneConfig
+from dataplane.identity import RUN_ID
+from dataplane.proxy import Proxy, Turn
+from dataplane.request import Answer, Chat, Rare, Request
+from dataplane.routes import Routes
+
+CLOSE_S_MAX = 10.0
+"""How long a connection that is being closed may take to send, and to drop, what is left."""
+
+_REASONS = {int(status): status.phrase.encode() for status in http.HTTPStatus}
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Work(Protocol):
+    """What answers a request: a turn, or the coroutine of a rare route."""
+
+    def client_left(self) -> None:
+        """The connection is gone; nothing may be written any more."""
+
+    def pause(self) -> None:
+        """The client does not read."""
+
+    def resume(self) -> None:
+        """The client reads again."""
+
+    def check(self) -> None:
+        """Called each minute."""
+
+
+class Server:
+    """What all client connections of a process share."""
+
+    def __init__(self, proxy: Proxy, routes: Routes, config: DataplaneConfig) -> None:
+        self.proxy = proxy
+        self.routes = routes
+        self.config = config
+        self.connections: set[ClientConnection] = set()
+
+    def connect(self) -> ClientConnection:
+        """A protocol for one connection."""
+        return ClientConnection(self)
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection of a client."""
+
+    __slots__ = (
+        "_closing",
+        "_current",
+        "_deadline",
+        "_fault",
+        "_held_back",
+        "_loop",
+        "_parser",
+        "_served",
+        "_server",
+        "_transport",
+        "_waiting",
+        "_work",
+        "_write_paused",
+        "write",
+    )
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._current: Request | None = None
+        """The request that is being parsed."""
+        self._waiting: list[Request] = []
+        """Whole requests that wait for their turn to be answered."""
+        self._fault: errors.ApiError | None = None
+        """Why nothing is parsed behind those that wait."""
+        self._served: Request | None = None
+        """The request that is being answered, by `_work`."""
+        self._work: Work | None = None
+        self._held_back = False
+        """Whether reading is paused until what was read is answered."""
+        self._write_paused = False
+        self._closing = False
+        self._deadline = math.inf
+        """Loop time at which `sweep` ends what has taken too long; without meaning while there is work."""
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Takes the transport; a client has as long to begin as between two requests."""
+        self._transport = cast(asyncio.Transport, transport)
+        self.write: Callable[[bytes], None] = self._transport.write
+        self._deadline = self._loop.time() + self._server.config.idle_s
+        self._server.connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+        """The client is gone, and what was done for it is called off."""
+        self._closing = True
+        self._server.connections.discard(self)
+        self._parser = self._current = self._served = None
+        self._waiting.clear()
+        work, self._work = self._work, None
+        if work is not None:
+            work.client_left()
+
+    def data_received(self, data: bytes) -> None:
+        """Parses; whole requests are answered in their order. No more is read of a client that is ahead of its
+        answers."""
+        if self._closing or self._parser is None:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fault = errors.malformed("a change of protocol (Upgrade) is not served")
+        except httptools.HttpParserError as error:
+            self._fault = errors.malformed(str(error) or type(error).__name__)
+        current = self._current
+        if current is not None and self._fault is None:
+            self._check_size(current, len(data))
+        if self._work is None:
+            self._next()
+        if self._work is not None and (self._current is not None or self._waiting or self._fault is not None):
+            self._held_back = True
+            self._transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        """More is waiting to be sent than should be: the engine is read no further."""
+        self._write_paused = True
+        if self._work is not None:
+            self._work.pause()
+
+    def resume_writing(self) -> None:
+        """The client has read it."""
+        self._write_paused = False
+        if self._work is not None:
+            self._work.resume()
+        else:
+            self._next()
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._current = Request()
+        self._deadline = self._loop.time() + self._server.config.header_s
+
+    def on_url(self, part: bytes) -> None:
+        """The target, or a part of it."""
+        assert self._current is not None
+        self._current.target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        assert self._current is not None
+        self._current.add_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: who answers, and whether the body is wanted at all."""
+        request, parser, config = self._current, self._parser, self._server.config
+        assert request is not None
+        assert parser is not None
+        request.end_head(
+            parser.get_method().decode(),
+            parser.get_http_version(),
+            parser.should_keep_alive(),
+            config.header_bytes_max,
+            config.body_bytes_max,
+        )
+        if request.refusal is None:
+            found = self._server.routes.find(request)
+            if isinstance(found, errors.ApiError):
+                request.refusal = found
+            else:
+                request.route = found
+        if request.expects_continue and request.refusal is None and not request.too_large and self._work is None:
+            self.write(_CONTINUE)
+        self._deadline = self._loop.time() + config.body_s
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        assert self._current is not None
+        self._current.add_body(data, self._server.config.body_bytes_max)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        request, self._current = self._current, None
+        assert request is not None
+        self._deadline = math.inf
+        if request.too_large and request.refusal is None:
+            request.refusal = errors.body_too_large(self._server.config.body_bytes_max)
+        self._waiting.append(request)
+
+    # What the work calls.
+
+    @property
+    def takes_chunks(self) -> bool:
+        """Whether the client understands chunked answers."""
+        return self._served is not None and self._served.chunks
+
+    def connection_line(self) -> bytes:
+        """The last lines of an answer's head."""
+        return b"\r\n" if self._served is not None and self._served.keep_alive else b"connection: close\r\n\r\n"
+
+    def answer(self, answer: Answer) -> None:
+        """Sends a whole answer to the request being served, and goes on to the next one."""
+        self._send(answer)
+        self.work_over()
+
+    def answer_error(self, error: errors.ApiError, run_id: str) -> None:
+        """As `answer`, with the error as its body and the run's id, where it is known."""
+        self.answer(_as_answer(error, run_id))
+
+    def work_over(self) -> None:
+        """The request is answered, whole: the next one, or the end."""
+        served, self._served, self._work = self._served, None, None
+        if served is None or not served.keep_alive:
+            self.close()
+            return
+        self._deadline = self._loop.time() + self._server.config.idle_s
+        if self._held_back or self._waiting:
+            self._loop.call_soon(self._next)
+
+    def close(self) -> None:
+        """Closes the connection when all is sent. An answer that is not whole stays so."""
+        self._closing = True
+        self._served = self._work = None
+        self._deadline = self._loop.time() + CLOSE_S_MAX
+        self._transport.close()
+
+    # What the process calls.
+
+    def end(self) -> None:
+        """The process ends: what is being answered is broken off."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.client_left()
+        self.close()
+
+    def sweep(self, now: float) -> None:
+        """Called each second: ends what has taken too long."""
+        if now < self._deadline or (self._work is not None and not self._closing):
+            return
+        current, config = self._current, self._server.config
+        if self._closing:
+            self._transport.abort()
+        elif current is None:
+            self.close()
+        elif not current.method:
+            self._refuse(errors.too_slow("head", config.header_s))
+        else:
+            self._refuse(errors.too_slow("body", config.body_s))
+
+    def check(self) -> None:
+        """Called each minute: see `Turn.check`."""
+        if self._work is not None:
+            self._work.check()
+
+    # Its own steps.
+
+    def _check_size(self, request: Request, fed_bytes: int) -> None:
+        """Finds what must be refused before the request is whole."""
+        config = self._server.config
+        if not request.method:
+            request.fed_bytes += fed_bytes
+            if request.fed_bytes > config.header_bytes_max:
+                self._fault = errors.head_too_large(config.header_bytes_max)
+        elif request.too_large:
+            self._fault = request.refusal or errors.body_too_large(config.body_bytes_max)
+        elif request.refusal is not None and request.expects_continue:
+            self._fault = request.refusal
+
+    def _next(self) -> None:
+        """Answers the next request that waits; behind the last one, tells why no more is parsed."""
+        if self._work is not None or self._closing or self._write_paused:
+            return
+        if self._waiting:
+            self._serve(self._waiting.pop(0))
+        elif self._fault is not None:
+            self._refuse(self._fault)
+        if self._held_back and not self._waiting and self._fault is None and not self._closing:
+            self._held_back = False
+            self._transport.resume_reading()
+
+    def _serve(self, request: Request) -> None:
+        self._served = request
+        route = request.route
+        if request.refusal is not None or route is None:
+            self.answer_error(request.refusal or errors.malformed("no route"), "")
+        elif isinstance(route, Chat):
+            turn = self._work = Turn(self._server.proxy, self)
+            error = turn.begin(request, route.identity)
+            if error is not None:
+                self.answer_error(error, route.identity.run_id or "")
+        else:
+            self._work = _RareWork(self, route)
+
+    def _refuse(self, error: errors.ApiError) -> None:
+        """Answers what cannot be served, and closes; the client may be in the middle of sending."""
+        self._served = None
+        self._send(_as_answer(error, ""))
+        self._closing = True
+        self._deadline = self._loop.time() + CLOSE_S_MAX
+        self._transport.write_eof()
+        if self._held_back:
+            self._transport.resume_reading()
+
+    def _send(self, answer: Answer) -> None:
+        head_only = self._served is not None and self._served.method == "HEAD"
+        self.write(
+            b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n%b%b%b"
+            % (
+                answer.status,
+                _REASONS.get(answer.status, b""),
+                answer.content_type,
+                len(answer.body),
+                answer.lines,
+                self.connection_line(),
+                b"" if head_only else answer.body,
+            )
+        )
+
+
+class _RareWork:
+    """The coroutine of a rare route, at work."""
+
+    __slots__ = ("_client", "_task")
+
+    def __init__(self, client: ClientConnection, route: Rare) -> None:
+        self._client = client
+        self._task = asyncio.get_running_loop().create_task(self._run(route))
+
+    async def _run(self, route: Rare) -> None:
+        self._client.answer(await route())
+
+    def client_left(self) -> None:
+        """Nobody waits for the answer."""
+        self._task.cancel()
+
+    def pause(self) -> None:
+        """Nothing: the answer is small."""
+
+    def resume(self) -> None:
+        """Nothing, as above."""
+
+    def check(self) -> None:
+        """Nothing: every rare route has a time limit of its own."""
+
+
+def _as_answer(error: errors.ApiError, run_id: str) -> Answer:
+    lines = b"%b: %b\r\n" % (RUN_ID, run_id.encode()) if run_id else b""
+    if error.status == 401:
+        lines += b"www-authenticate: Bearer\r\n"
+    return Answer(error.status, error.body(), lines=lines)

@@ -1,0 +1,54 @@
+"""Server-sent events in a stream of bytes that may be cut anywhere. Sans-I/O; `meter` knows what is in them.
+
+Lines end with `\\n` or `\\r\\n` (no engine uses a lone `\\r`). An event ends at an empty line and is handed out with
+it, so that the events joined are the bytes that came.
+"""
+
+from __future__ import annotations
+
+import re
+
+_EVENT = re.compile(rb".*?\n\r?\n", re.DOTALL)
+
+
+class EventBuffer:
+    """Collects bytes until events are whole."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def __len__(self) -> int:
+        """Bytes of the event that is not whole yet."""
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> bytes:
+        """All events that are whole with `data`; each byte is searched once, however small the parts."""
+        rest = self._rest
+        start = max(0, len(rest) - 2)
+        rest += data
+        ends = [at + len(mark) for mark in (b"\n\n", b"\n\r\n") if (at := rest.rfind(mark, start)) >= 0]
+        if not ends:
+            return b""
+        end = max(ends)
+        whole = bytes(rest[:end])
+        del rest[:end]
+        return whole
+
+    def flush(self) -> bytes:
+        """What is left of a stream that has ended: an event without its empty line."""
+        rest = bytes(self._rest)
+        self._rest.clear()
+        return rest
+
+
+def split(events: bytes) -> list[bytes]:
+    """The single events of `events`, which are whole."""
+    return _EVENT.findall(events)
+
+
+def data_of(event: bytes) -> bytes:
+    """The data of one event: its `data` lines joined by newlines; empty for comments."""
+    lines = [line.removesuffix(b"\r") for line in event.split(b"\n")]
+    return b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))

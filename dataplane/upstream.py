@@ -1,0 +1,336 @@
+"""Connections to engines: one `Endpoint` a replica, with a pool of kept ones. No knowledge of turns, runs or JSON.
+
+An `Exchange` (see `proxy`) is one request and its reply; it is called back in the event loop and may call `abort`,
+`pause` and `resume`. The bytes of a reply's body are handed on once per read, without their framing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import urllib.parse
+from typing import Protocol, cast
+
+import httptools
+
+CONNECT_S_MAX = 2.0
+IDLE_S_MAX = 60.0
+"""An unused connection is dropped after this long; engines usually drop it sooner."""
+_IDLE_MAX = 256
+"""Most unused connections kept to one engine."""
+_JOIN_BYTES_MAX = 64 * 1024
+"""A smaller request is sent as one string, so that it leaves in one packet."""
+
+_HOP_BY_HOP = frozenset(
+    (b"connection", b"keep-alive", b"proxy-authenticate", b"te", b"trailer", b"transfer-encoding", b"upgrade")
+)
+_OURS = frozenset((b"content-length", b"x-luftpause-run-id"))
+
+
+class EngineError(Exception):
+    """The engine could not be reached; the text says why, in a few words."""
+
+
+class Reply:
+    """The head of an engine's reply."""
+
+    __slots__ = ("chunked", "close_delimited", "content_type", "length", "lines", "reason", "status")
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.reason = b""
+        self.lines: list[bytes] = []
+        """Headers to pass on, each with its line end: all but hop-by-hop ones, the length and our own."""
+        self.content_type = b""
+        self.length: bytes | None = None
+        self.chunked = False
+        self.close_delimited = False
+        """Whether only the end of the connection ends the body."""
+
+
+class Exchange(Protocol):
+    """One request and its reply, as its connection sees it."""
+
+    def answered(self, reply: Reply) -> None:
+        """The reply's head is there. Called once."""
+
+    def received(self, data: bytes, complete: bool) -> None:
+        """More of the body; with `complete` it is whole, and the connection already belongs to someone else."""
+
+    def lost(self, problem: str, untouched: bool) -> None:
+        """There will be no more. `untouched`: a kept connection was closed before any byte of the reply."""
+
+
+class EngineConnection(asyncio.Protocol):
+    """One connection to an engine: idle, or carrying one exchange."""
+
+    __slots__ = (
+        "_complete",
+        "_endpoint",
+        "_eof",
+        "_exchange",
+        "_head_ready",
+        "_keep",
+        "_parser",
+        "_parts",
+        "_paused",
+        "_reply",
+        "_tokens",
+        "_touched",
+        "_transport",
+        "idle_since",
+        "reused",
+    )
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._transport: asyncio.Transport | None = None
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._exchange: Exchange | None = None
+        self._reply = Reply()
+        self._parts: list[bytes] = []
+        self._head_ready = False
+        self._complete = False
+        self._keep = False
+        self._paused = False
+        self._eof = False
+        self.reused = False
+        self._touched = False
+        self._tokens = b""
+        self.idle_since = 0.0
+
+    # What the exchange calls.
+
+    def send(self, exchange: Exchange, head: bytes, body: bytes) -> None:
+        """Sends a request; `exchange` hears of its reply."""
+        assert self._exchange is None
+        assert self._transport is not None
+        self._exchange = exchange
+        self._reply = Reply()
+        self._complete = self._touched = self._head_ready = False
+        if len(body) < _JOIN_BYTES_MAX:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
+
+    def abort(self) -> None:
+        """Closes the connection at once, which stops the engine's generation; the exchange hears nothing more."""
+        self._exchange = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        """Reads no more, until `resume`."""
+        if self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Reads on."""
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request may be sent, as far as is known."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Takes the transport; small writes leave at once (uvloop sets TCP_NODELAY)."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Parses what came, then tells the exchange: once of the head, once of the body's bytes."""
+        exchange = self._exchange
+        if exchange is None or self._parser is None:
+            # Bytes that nobody asked for: the connection cannot be trusted with a request.
+            self.abort()
+            return
+        self._touched = True
+        problem = ""
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            problem = f"answered what is not HTTP: {error}"
+            self._complete = False
+        if self._head_ready:
+            self._head_ready = False
+            exchange.answered(self._reply)
+        parts = self._parts
+        body = b""
+        if parts:
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
+        if self._complete:
+            self._exchange = None
+            self._endpoint.release(self, self._keep)
+            exchange.received(body, True)
+            return
+        if body and self._exchange is exchange:
+            exchange.received(body, False)
+        if problem and self._exchange is exchange:
+            self.abort()
+            exchange.lost(problem, untouched=False)
+
+    def eof_received(self) -> None:
+        """The engine will send no more; the transport closes itself."""
+        self._eof = True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is gone: the end of a reply that has no other end, else a loss."""
+        self._transport = None
+        self._parser = None
+        self._endpoint.dropped(self)
+        exchange, self._exchange = self._exchange, None
+        if exchange is None:
+            return
+        if self._reply.close_delimited and self._eof and error is None:
+            exchange.received(b"", True)
+        else:
+            exchange.lost(_reason(error) if error else "closed the connection", self.reused and not self._touched)
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        """A second reply to one request: it is not used, nor is the connection again."""
+        if self._complete:
+            self._keep = False
+
+    def on_status(self, reason: bytes) -> None:
+        """The reason phrase, or a part of it."""
+        self._reply.reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header of the reply."""
+        lower = name.lower()
+        reply = self._reply
+        if lower == b"content-length":
+            reply.length = value
+        elif lower == b"transfer-encoding":
+            reply.chunked = b"chunked" in value.lower()
+        elif lower == b"connection":
+            self._tokens = value.lower()
+        elif lower not in _HOP_BY_HOP and lower not in _OURS:
+            reply.lines.append(b"%b: %b\r\n" % (name, value))
+            if lower == b"content-type":
+                reply.content_type = value
+
+    def on_headers_complete(self) -> None:
+        """The head is whole. Interim answers (1xx) are not passed on."""
+        parser, reply = self._parser, self._reply
+        assert parser is not None
+        if self._complete:
+            return
+        status = parser.get_status_code()
+        if status < 200:
+            self._reply = Reply()
+            return
+        reply.status = status
+        self._keep = parser.should_keep_alive()
+        reply.close_delimited = reply.length is None and not reply.chunked and status not in (204, 304)
+        if self._tokens not in (b"", b"close", b"keep-alive"):
+            named = {token.strip() for token in self._tokens.split(b",")}
+            reply.lines = [line for line in reply.lines if line.partition(b":")[0].lower() not in named]
+        self._tokens = b""
+        self._head_ready = True
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        self._parts.append(data)
+
+    def on_message_complete(self) -> None:
+        """The reply is whole, or an interim one is."""
+        if self._reply.status:
+            self._complete = True
+
+
+class Endpoint:
+    """One replica: where it is, what it is shown, and its connections."""
+
+    def __init__(self, replica: str, url: str, key: str | None) -> None:
+        parts = urllib.parse.urlsplit(url)
+        self.replica = replica
+        self._host = parts.hostname or ""
+        self._tls = parts.scheme == "https"
+        self._port = parts.port or (443 if self._tls else 80)
+        self._base = parts.path.rstrip("/") or "/v1"
+        authorization = f"authorization: Bearer {key}\r\n" if key else ""
+        self._lines = f"host: {parts.netloc}\r\n{authorization}".encode()
+        self._idle: list[EngineConnection] = []
+
+    def request_line(self, path: str) -> bytes:
+        """The first lines of a POST to `path` below the API's base: request line, host, the replica's key."""
+        return f"POST {self._base}{path} HTTP/1.1\r\n".encode() + self._lines
+
+    def acquire(self) -> EngineConnection | None:
+        """The connection that was used last and is still open, or None."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+    async def connect(self) -> EngineConnection:
+        """A new connection within `CONNECT_S_MAX`. Raises EngineError."""
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: EngineConnection(self), self._host, self._port, ssl=_tls_context() if self._tls else None
+                )
+        except TimeoutError:
+            raise EngineError(f"no connection within {CONNECT_S_MAX:g} s") from None
+        except OSError as error:
+            raise EngineError(_reason(error)) from None
+        return connection
+
+    def release(self, connection: EngineConnection, keep: bool) -> None:
+        """The exchange is over: the connection is kept for the next one, or closed."""
+        if not keep or len(self._idle) >= _IDLE_MAX or not connection.is_open:
+            connection.abort()
+            return
+        connection.resume()
+        connection.reused = True
+        connection.idle_since = asyncio.get_running_loop().time()
+        self._idle.append(connection)
+
+    def dropped(self, connection: EngineConnection) -> None:
+        """The connection is gone."""
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def sweep(self, now: float) -> None:
+        """Closes connections that were not used for long; the list is in the order of their last use."""
+        while self._idle and now - self._idle[0].idle_since > IDLE_S_MAX:
+            self._idle.pop(0).abort()
+
+    def close(self) -> None:
+        """Closes the unused connections."""
+        while self._idle:
+            self._idle.pop().abort()
+
+
+_contexts: list[ssl.SSLContext] = []
+
+
+def _tls_context() -> ssl.SSLContext:
+    """One context for all: loading the certificates takes tens of milliseconds."""
+    if not _contexts:
+        _contexts.append(ssl.create_default_context())
+    return _contexts[0]
+
+
+def _reason(error: BaseException) -> str:
+    """A few words, without addresses."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {getattr(error, 'verify_message', None) or error.reason or 'handshake failed'}"
+    if isinstance(error, socket.gaierror):
+        return "its host name is not known"
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__
