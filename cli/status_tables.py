@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -13,12 +14,52 @@ def show(report: dict[str, Any]) -> None:
     console = Console()
     how = "detached" if report["detached"] else "in the foreground"
     console.print(f"luftpause {report['version']}, {how}, state {report['state']}", soft_wrap=True, highlight=False)
-    console.print(_services(report))
+    console.print(_services(report["services"]))
+    scheduler = report["scheduler"]
+    if scheduler is None:
+        console.print(f"the scheduler tells no status: {report['scheduler_error']}", highlight=False)
+        return
+    console.print(_replicas(scheduler["replicas"]))
+    if scheduler["held"]:
+        console.print(_held(scheduler["held"]))
+    console.print(_runs(scheduler["runs"]))
 
 
-def _services(report: dict[str, Any]) -> Table:
-    table = Table("service", "health", "pid")
-    for service in report["services"]:
+def _services(services: list[dict[str, Any]]) -> Table:
+    table = Table("service", "health", "pid", box=SIMPLE)
+    for service in services:
         health = "healthy" if service["healthy"] else "not healthy" if service["running"] else "ended"
         table.add_row(service["name"], health, str(service["pid"]))
+    return table
+
+
+def _replicas(replicas: list[dict[str, Any]]) -> Table:
+    table = Table("replica", "models", "health", "turns in flight", "engine", "KV in use", box=SIMPLE)
+    for replica in replicas:
+        running, waiting = replica["engine_running"], replica["engine_waiting"]
+        table.add_row(
+            replica["name"],
+            ", ".join(replica["models"]) if replica["models"] is not None else "not known yet",
+            "healthy" if replica["healthy"] else "not healthy",
+            str(replica["in_flight"]) + (f" of {replica['capacity']}" if replica["capacity"] is not None else ""),
+            "-" if running is None else f"{running} running" + (f", {waiting} queued" if waiting else ""),
+            "-" if replica["kv_usage"] is None else f"{replica['kv_usage']:.0%}",
+        )
+    return table
+
+
+def _held(held: list[dict[str, Any]]) -> Table:
+    table = Table("held turns", "class", "caller", "oldest waits", box=SIMPLE)
+    for row in held:
+        caller = row["caller"] or "(anonymous)"
+        table.add_row(str(row["turns"]), row["class"], caller, f"{row['oldest_wait_s']:.1f} s")
+    return table
+
+
+def _runs(runs: list[dict[str, Any]]) -> Table:
+    classes = list(dict.fromkeys(row["class"] for row in runs))
+    table = Table("runs", *classes, box=SIMPLE)
+    for phase in dict.fromkeys(row["phase"] for row in runs):
+        counts = {row["class"]: row["runs"] for row in runs if row["phase"] == phase}
+        table.add_row(phase, *(str(counts.get(run_class, 0)) for run_class in classes))
     return table

@@ -37,7 +37,7 @@ def is_usable() -> bool:
     root = MARKER / "root"
     if (VENV / ".incomplete").exists() or (root.exists() and root.read_text().rstrip("\n") != str(ROOT)):
         return False
-    check = [str(PYTHON), "-c", "import sys, pip; sys.exit(sys.version_info < (3, 11))"]
+    check = [str(PYTHON), "-I", "-c", "import sys, pip; sys.exit(sys.version_info < (3, 11))"]
     try:
         return subprocess.run(check, capture_output=True, check=False).returncode == 0
     except OSError:
@@ -51,11 +51,11 @@ def install(lock: str) -> None:
         VENV.mkdir(exist_ok=True)
         # Before the venv is cleared nothing of it may look whole.
         shutil.rmtree(MARKER, ignore_errors=True)
-        run(sys.executable, "-m", "venv", "--clear", str(VENV))
+        run(sys.executable, "-I", "-m", "venv", "--clear", str(VENV))
     (VENV / ".incomplete").touch()
     count = sum("==" in line for line in (ROOT / lock).read_text().splitlines())
     say(f"installing {count} packages from {lock}")
-    pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
+    pip = [str(PYTHON), "-I", "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
     run(*pip, "--no-deps", "--require-hashes", "-r", str(ROOT / lock))
     MARKER.mkdir(exist_ok=True)
     for name in LOCKS[: LOCKS.index(lock) + 1]:
@@ -66,7 +66,8 @@ def install(lock: str) -> None:
 
 def run(*command: str) -> None:
     """Runs `command`; where it fails, ends this process with its last lines."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    # Modules are not looked for in the folder that one happens to be in: -I for us, cwd for what venv starts itself.
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
         sys.exit("\n".join(done.stdout.strip().splitlines()[-5:]) + "\nluftpause: setting up .venv failed, see above")
 

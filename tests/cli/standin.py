@@ -1,6 +1,6 @@
 """A tiny service in place of the real ones, for tests of how `up` treats services. `python -m tests.cli.standin`.
 
-STANDIN_PORTS are its ports; each answers `{"scheduler": "connected"}`, but `/die`, which ends it with exit code 3.
+STANDIN_PORTS are its ports; each answers what all services would at once, but `/die`, which ends it with exit code 3.
 STANDIN_HANGS=1 makes it deaf to SIGTERM, STANDIN_CHILD=1 gives it a child, whose pid it prints.
 """
 
@@ -17,16 +17,17 @@ import threading
 class Answers(http.server.BaseHTTPRequestHandler):
     """See the module."""
 
+    BODY = b'{"scheduler": "connected", "replicas": [], "held": [], "runs": []}'
+
     def do_GET(self) -> None:
         """Answers as the module says."""
         if self.path == "/die":
             print("dying as asked", flush=True)
             os._exit(3)
-        body = b'{"scheduler": "connected"}'
         self.send_response(200)
-        self.send_header("content-length", str(len(body)))
+        self.send_header("content-length", str(len(self.BODY)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(self.BODY)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named so by the base
         """Quiet."""
