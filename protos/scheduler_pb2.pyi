@@ -213,7 +213,10 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class DispatchRequest(_message.Message):
-    """A batch from a dataplane. The first one carries hello, the following ones the resync, then all others."""
+    """A batch from a dataplane. The first one carries hello, the following ones the resync, then all others. What breaks this
+    order, or the sequence, ends the stream with INVALID_ARGUMENT. Within a batch the reports are performed first, then
+    admits, abandons and renewals. A malformed turn is refused; a malformed report, abandon or renewal is ignored.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -195,7 +195,9 @@ class Turn(_message.Message):
     """Milliseconds it has been held already, if it is admitted again after an outage: it keeps its age."""
     @_builtins.property
     def tool_call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Tool call ids found in its messages, newest first: they identify the run where run_id is empty."""
+        """Tool call ids found in its messages, newest first: they identify the run where run_id is empty. Only the first 256
+        count, and none longer than 256 characters.
+        """
 
     def __init__(
         self,
@@ -341,7 +343,7 @@ class Report(_message.Message):
     """The traceparent of the turn."""
     @_builtins.property
     def tool_call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """ENDED: ids of the tool calls in the reply. Not empty: the run is paused."""
+        """ENDED: ids of the tool calls in the reply, limited as in Turn. Not empty: the run is paused."""
 
     def __init__(
         self,

@@ -41,15 +41,13 @@ async def probe_all(replicas: Sequence[Replica], tell: Callable[[ReplicaProbed],
     # No limit on connections: replicas that are silent must not keep others from being asked.
     connector = aiohttp.TCPConnector(limit=0)
     jar = aiohttp.DummyCookieJar()
-    async with (
-        aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=jar) as session,
-        asyncio.TaskGroup() as group,
-    ):
-        apart_s = min(FIRST_PROBES_APART_S, PROBE_S / max(1, len(replicas)))
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=jar) as session:
+        probes = [Probe(replica, session) for replica in replicas]
+        apart_s = min(FIRST_PROBES_APART_S, PROBE_S / max(1, len(probes)))
         start = loop.time()
-        for number, replica in enumerate(replicas):
-            probe = Probe(replica, session)
-            group.create_task(_probe_forever(probe, start + number * apart_s, tell))
+        async with asyncio.TaskGroup() as group:
+            for number, probe in enumerate(probes):
+                group.create_task(_probe_forever(probe, start + number * apart_s, tell))
 
 
 async def _probe_forever(probe: Probe, first_at: float, tell: Callable[[ReplicaProbed], None]) -> None:

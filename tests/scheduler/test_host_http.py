@@ -1,0 +1,140 @@
+"""The HTTP surface: status, metrics, health and the page."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import re
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from scheduler import http
+from tests.scheduler.running_host import A, B, RunningHost, running_host, turn
+
+
+@contextlib.asynccontextmanager
+async def surface(token: str | None = None, *, opened: bool = True) -> AsyncIterator[tuple[RunningHost, str]]:
+    """A host with its HTTP surface, and the URL of that."""
+    async with running_host((A, B), opened=opened) as running:
+        runner, port = await http.start(running.host, "127.0.0.1", 0, token)
+        try:
+            yield running, f"http://127.0.0.1:{port}"
+        finally:
+            await runner.cleanup()
+
+
+async def fetch(url: str, token: str | None = None) -> tuple[int, str, str]:
+    """Status, content type and body."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
+        return answer.status, answer.headers["Content-Type"], await answer.text()
+
+
+async def test_status_tells_replicas_held_turns_and_runs() -> None:
+    async with surface() as (running, url):
+        client = running.dispatch()
+        await client.open()
+        await client.send(admits=[turn("t1", run_id="r1"), turn("t2", run_id="r2", model="n")])
+        for turn_id in ("t1", "t2"):
+            await client.placement(turn_id)
+        async with aiohttp.ClientSession() as session, session.get(url + "/status") as answer:
+            status = await answer.json()
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert status["replicas"][1] == {
+            "name": "b",
+            "kind": "generative",
+            "models": ["m", "n"],
+            "healthy": True,
+            "in_flight": status["replicas"][1]["in_flight"],
+            "capacity": None,
+            "reserved": 0,
+            "engine_running": None,
+            "engine_waiting": None,
+            "kv_usage": None,
+        }
+        assert sum(replica["in_flight"] for replica in status["replicas"]) == 2
+        assert status["held"] == []
+        assert {"phase": "generating", "class": "interactive", "runs": 2} in status["runs"]
+
+
+async def test_status_tells_held_turns_by_class_and_caller() -> None:
+    async with surface(opened=False) as (running, url):
+        client = running.dispatch()
+        await client.open()
+        await client.send(admits=[turn("t1", caller="<b>me</b>", held_ms=1500), turn("t2", run_class=2)])
+        await client.acknowledged()
+        async with aiohttp.ClientSession() as session, session.get(url + "/status") as answer:
+            held = (await answer.json())["held"]
+        assert [(entry["class"], entry["caller"], entry["turns"]) for entry in held] == [
+            ("interactive", "<b>me</b>", 1),
+            ("batch", "", 1),
+        ]
+        assert held[0]["oldest_wait_s"] >= 1.5
+
+
+async def test_metrics_are_prometheus_text_with_help() -> None:
+    async with surface() as (running, url):
+        client = running.dispatch()
+        await client.open()
+        await client.send(admits=[turn("t1"), turn("t2", model="unknown")])
+        await client.placement("t1")
+        code, content_type, text = await fetch(url + "/metrics")
+        assert (code, content_type.partition(";")[0]) == (200, "text/plain")
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+        assert all(family.documentation for family in families.values())
+        samples = {
+            (sample.name.removeprefix("luftpause_scheduler_"), *sample.labels.values()): sample.value
+            for family in families.values()
+            for sample in family.samples
+        }
+        assert samples["events_total", "TurnArrived"] == 2
+        assert samples["placements_total", "b"] + samples.get(("placements_total", "a"), 0) == 1
+        assert samples["refusals_total", "unknown_model"] == 1
+        assert samples["batch_seconds_count",] == samples["batch_seconds_bucket", "+Inf"] > 0
+        assert samples["replica_healthy", "a"] == 1
+        assert samples["runs", "generating", "interactive"] == 1
+
+
+async def test_health_says_why_nothing_can_be_placed_yet() -> None:
+    async with surface(opened=False) as (_, url):
+        code, content_type, text = await fetch(url + "/health")
+        assert (code, content_type.partition(";")[0]) == (503, "application/json")
+        assert text == '{"ready":false,"reason":"waiting for the first probe of 2 of 2 replicas"}'
+    async with surface() as (_, url):
+        assert (await fetch(url + "/health"))[0] == 200
+
+
+async def test_the_page_may_run_its_own_script_only_and_loads_nothing() -> None:
+    async with surface() as (_, url), aiohttp.ClientSession() as session, session.get(url + "/") as answer:
+        page, policy = await answer.text(), answer.headers["Content-Security-Policy"]
+    assert answer.content_type == "text/html"
+    for tag in ("script", "style"):
+        (block,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(block.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none';")
+    assert not re.search(r"https?://|innerHTML|insertAdjacent|document\.write|\son\w+=|style=", page)
+
+
+@pytest.mark.parametrize("path", ["/", "/status"])
+async def test_status_and_page_need_the_token(path: str) -> None:
+    async with surface(token="secret") as (_, url):
+        code, content_type, text = await fetch(url + path)
+        assert (code, content_type.partition(";")[0]) == (401, "application/json")
+        assert text.startswith('{"error":{"message":"missing or wrong token')
+        assert (await fetch(url + path, "wrong"))[0] == 401
+        assert (await fetch(url + path, "secret"))[0] == 200
+        assert (await fetch(url + "/health"))[0] == 200
+
+
+async def test_an_unknown_path_and_method_are_answered_in_json() -> None:
+    async with surface() as (_, url):
+        code, _, text = await fetch(url + "/nope")
+        assert (code, text.partition(":")[0]) == (404, '{"error"')
+        async with aiohttp.ClientSession() as session, session.post(url + "/status") as answer:
+            assert answer.status == 405
+            assert "expected GET" in (await answer.json())["error"]["message"]
