@@ -6,7 +6,6 @@ A further service is one more entry in `table`, and an option of `up` for each o
 from __future__ import annotations
 
 import json
-import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -112,6 +111,6 @@ def table(ports: Ports, workers: int) -> dict[str, Service]:
     return {service.name: service for service in services}
 
 
-def shared_settings(state: pathlib.Path, pool: pathlib.Path) -> dict[str, str]:
+def shared_settings(state: str, pool: str) -> dict[str, str]:
     """Environment variables that all services get. The token reaches them as it reached us."""
-    return {"LUFTPAUSE_STATE": str(state), "LUFTPAUSE_POOL": str(pool)}
+    return {"LUFTPAUSE_STATE": state, "LUFTPAUSE_POOL": pool}

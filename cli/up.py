@@ -93,7 +93,7 @@ def up(
                 options.fail(fault)
             named = engines or [replicas.Engine(url) for url in chosen.engine_urls]
             file = replicas.prepare(state_folder, pool, named, check=bool(engines or pool))
-            _run(state_folder, wanted, chosen, services.shared_settings(state_folder, file), detach=detach)
+            _run(state_folder, wanted, chosen, services.shared_settings(str(state_folder), str(file)), detach=detach)
     except (PoolError, replicas.EngineError, state.StateError, supervisor.ServiceError) as error:
         options.fail(str(error))
 

@@ -42,17 +42,17 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Passes the call on, or replaces its handler by one of the same arity that refuses."""
-        handler = await continuation(handler_call_details)
+        """Passes the call on, or replaces it by one of the same arity that refuses."""
+        method = await continuation(handler_call_details)
         metadata: dict[str, str | bytes] = dict(handler_call_details.invocation_metadata or ())
         if handler_call_details.method.startswith(_OPEN_METHODS) or is_authorized(
             self._token, metadata.get("authorization")
         ):
-            return handler
-        return _refusing(handler)
+            return method
+        return _refusing(method)
 
 
-def _refusing(handler: grpc.RpcMethodHandler[Any, Any] | None) -> grpc.RpcMethodHandler[Any, Any]:
+def _refusing(method: grpc.RpcMethodHandler[Any, Any] | None) -> grpc.RpcMethodHandler[Any, Any]:
     async def refuse(_request: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, UNAUTHENTICATED)
 
@@ -62,7 +62,7 @@ def _refusing(handler: grpc.RpcMethodHandler[Any, Any] | None) -> grpc.RpcMethod
         for item in nothing:
             yield item
 
-    streams_in, streams_out = (handler.request_streaming, handler.response_streaming) if handler else (False, False)
+    streams_in, streams_out = (method.request_streaming, method.response_streaming) if method else (False, False)
     if streams_in and streams_out:
         return grpc.stream_stream_rpc_method_handler(refuse_stream)
     if streams_in:

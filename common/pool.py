@@ -2,7 +2,7 @@
 
 [[replica]]
 name = "gpu-0"
-url = "http://10.0.0.5:8000"
+url = "http://gpu-0:8000"
 """
 
 from __future__ import annotations

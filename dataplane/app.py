@@ -16,7 +16,7 @@ import uvloop
 
 from common.pool import Pool, PoolError, load
 from dataplane.config import DataplaneConfig
-from dataplane.identity import id_source
+from dataplane.fresh_ids import id_source
 from dataplane.metrics import Snapshot
 from dataplane.proxy import CHECK_S, Proxy
 from dataplane.routes import Routes

@@ -5,9 +5,7 @@ Where no run is named, the tool call ids in the messages (`chat`) identify it; t
 
 from __future__ import annotations
 
-import itertools
-import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.ids import ANONYMOUS, ID_SHAPE, Caller, RunId, cut_caller, is_id
@@ -47,10 +45,3 @@ def identify(headers: Mapping[bytes, bytes]) -> Identity | ApiError:
     if run_class is None:
         return invalid(CLASS.decode(), "expected 'interactive' or 'batch'")
     return Identity(run_id, cut_caller(headers.get(CALLER, b"").decode("utf-8", "replace").strip()), run_class)
-
-
-def id_source(prefix: str) -> Callable[[], str]:
-    """A source of ids that no other process makes: `prefix`, 64 random bits, a counter."""
-    stem = f"{prefix}-{secrets.token_hex(8)}-"
-    numbers = itertools.count(1)
-    return lambda: stem + str(next(numbers))

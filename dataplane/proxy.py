@@ -16,7 +16,8 @@ from typing import Protocol
 from common.ids import ReplicaName
 from common.pool import Pool
 from dataplane import chat, errors
-from dataplane.identity import Identity, id_source
+from dataplane.fresh_ids import id_source
+from dataplane.identity import Identity
 from dataplane.meter import Meter, ReplyMeter, StreamMeter
 from dataplane.metrics import Metrics
 from dataplane.request import Request

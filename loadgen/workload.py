@@ -1,4 +1,4 @@
-"""What one agent's run asks for: seeded and pure. Must not do I/O, read a clock or use unseeded chance.
+"""What one agent's run asks for, drawn from a seed. Pure. Must not do I/O, read a clock or use unseeded chance.
 
 `plan_run` draws a run's texts and tool times; `Conversation` grows as a real one does: every turn appends the reply and
 a tool result, so that the prefix stays as it was. Read `driver` next.

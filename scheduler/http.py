@@ -67,11 +67,11 @@ def _routes(host: Host, page: str) -> list[web.RouteDef]:
 
 def _guard(token: str | None) -> Middleware:
     @web.middleware
-    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def guard(request: web.Request, answer: Handler) -> web.StreamResponse:
         if request.path not in _OPEN_PATHS and not is_authorized(token, request.headers.get("Authorization")):
             return _error(401, UNAUTHENTICATED, {"WWW-Authenticate": "Bearer"})
         try:
-            response = await handler(request)
+            response = await answer(request)
         except web.HTTPException as refusal:
             response = _error(refusal.status, f"{refusal.reason}: expected GET /, /status, /metrics or /health")
         response.headers["X-Content-Type-Options"] = "nosniff"

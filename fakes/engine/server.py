@@ -95,7 +95,7 @@ class EngineServer:
         return application
 
     @web.middleware
-    async def _guard(self, request: web.Request, handler: _Answer) -> web.StreamResponse:
+    async def _guard(self, request: web.Request, answer: _Answer) -> web.StreamResponse:
         """Asks for the key, and gives every error OpenAI's shape."""
         key = self._config.key.get_secret_value() if self._config.key else None
         try:
@@ -103,7 +103,7 @@ class EngineServer:
                 key, request.headers.get(hdrs.AUTHORIZATION)
             ):
                 raise ApiError(401, "Unauthorized", kind="AuthenticationError")
-            return await handler(request)
+            return await answer(request)
         except ApiError as error:
             return json_response(error.body, error.status)
         except web.HTTPException as error:
