@@ -24,9 +24,7 @@ async def serve(config: EngineConfig) -> int:
             try:
                 await servers[-1].start()
             except OSError as error:
-                print(
-                    f"LUFTPAUSE_ENGINE_PORTS: cannot listen on {config.host}:{port}: {error.strerror}", file=sys.stderr
-                )
+                print(f"LUFTPAUSE_ENGINE_PORTS={port}: {error.strerror or error}", file=sys.stderr)
                 return 1
         ports = ",".join(str(server.port) for server in servers)
         simulated = f"model={config.model} profile={config.profile} metrics={config.metrics}"

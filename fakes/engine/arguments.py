@@ -55,7 +55,7 @@ def _elsewhere(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
     """The schema that this one refers to, or None."""
     if "$ref" in schema:
         node: Any = root
-        for part in schema["$ref"].removeprefix("#/").split("/"):
+        for part in schema["$ref"].removeprefix("#").split("/")[1:]:
             node = node[part]
         return node
     return next((schema[name][0] for name in ("anyOf", "oneOf", "allOf") if schema.get(name)), None)

@@ -48,6 +48,8 @@ class Request:
     """Its leading blocks whose content is known to the cache."""
     blocks: list[int] = field(default_factory=list)
     running: bool = False
+    calm: int = 0
+    """Tokens that it will decode before it needs a block, fills one or ends: nothing but counting until then."""
 
     @property
     def finished(self) -> bool:
@@ -84,6 +86,8 @@ class Engine:
         self._cost = CostModel(profile)
         self._running: list[Request] = []
         self._waiting: OrderedDict[int, Request] = OrderedDict()
+        self._ending: list[Request] = []
+        """Requests that get their last token in the step that is being performed."""
         self._submitted = 0
 
     @property
@@ -134,36 +138,37 @@ class Engine:
         if preempted == self.totals.preemptions and self._waiting:
             left, context = self._admit(left, context, produced, now)
         requests = len(self._running)
-        for request in produced:
-            if request.generated == request.reply_tokens:
-                self._finish(request)
+        for request in self._ending:
+            self._running.remove(request)
+            self._release(request)
         totals = self.totals
+        totals.finished += len(self._ending)
+        self._ending.clear()
         totals.steps += 1
         totals.generation_tokens += len(produced)
         return self._cost.step_s(budget - left, context, requests), produced
 
     def _step_running(self, budget: int, produced: list[Request]) -> tuple[int, int]:
         """Computes for the running requests: the budget left and the context read."""
-        block_tokens = self.profile.block_tokens
-        running = self._running
         context = 0
-        index = 0
-        while index < len(running) and budget > 0:
-            request = running[index]
-            index += 1
-            lacking = request.prompt_tokens + request.generated - request.computed
-            tokens = lacking if lacking <= budget else budget
-            end = request.computed + tokens
-            missing = -(-end // block_tokens) - len(request.blocks)
+        for request in self._running:  # which may lose its tail on the way, by preemption
+            if budget == 0:
+                break
+            if request.calm:
+                request.calm -= 1
+                request.generated += 1
+                request.computed = end = request.computed + 1
+                produced.append(request)
+                budget -= 1
+                context += end
+                continue
+            tokens = min(request.prompt_tokens + request.generated - request.computed, budget)
+            missing = -(-(request.computed + tokens) // self.profile.block_tokens) - len(request.blocks)
             if missing > 0 and not self._make_room(request, missing):
                 break
             budget -= tokens
-            context += end
-            request.computed = end
-            if end // block_tokens > request.committed:
-                self._commit(request)
-            if tokens == lacking:
-                self._produce(request, produced)
+            self._compute(request, tokens, produced)
+            context += request.computed
         return budget, context
 
     def _make_room(self, request: Request, missing: int) -> bool:
@@ -203,35 +208,35 @@ class Engine:
                 self.totals.cache_queries += request.prompt_tokens
                 self.totals.cache_hits += request.computed
             tokens = min(total - request.computed, budget)
-            request.computed += tokens
-            room = cache.allocate(-(-request.computed // block_tokens) - len(found), request.blocks)
+            room = cache.allocate(-(-(request.computed + tokens) // block_tokens) - len(found), request.blocks)
             assert room, "the whole input fits, so a part of it does"
             budget -= tokens
+            self._compute(request, tokens, produced)
             context += request.computed
-            self._commit(request)
-            if request.computed == total:
-                self._produce(request, produced)
         return budget, context
 
-    def _produce(self, request: Request, produced: list[Request]) -> None:
+    def _compute(self, request: Request, tokens: int, produced: list[Request]) -> None:
+        """Computes `tokens` of a request that has the blocks for them; after the last there is, the next comes out."""
+        block_tokens = self.profile.block_tokens
+        request.computed += tokens
+        full = request.computed // block_tokens
+        for position in range(request.committed, min(full, len(request.hashes))):
+            self.cache.commit(request.blocks[position], request.hashes[position])
+        request.committed = full
+        if request.computed < request.prompt_tokens + request.generated:
+            return
         if request.generated == 0:
             self.totals.prompt_tokens += request.prompt_tokens
         request.generated += 1
         produced.append(request)
-
-    def _commit(self, request: Request) -> None:
-        full = min(request.computed // self.profile.block_tokens, len(request.hashes))
-        for position in range(request.committed, full):
-            self.cache.commit(request.blocks[position], request.hashes[position])
-        request.committed = max(full, request.committed)
-
-    def _finish(self, request: Request) -> None:
-        self._running.remove(request)
-        self._release(request)
-        self.totals.finished += 1
+        to_edge = len(request.blocks) * block_tokens - request.computed
+        request.calm = max(0, min(to_edge, request.reply_tokens - request.generated) - 1)
+        if request.finished:
+            self._ending.append(request)
 
     def _release(self, request: Request) -> None:
         self.cache.release(request.blocks)
         request.running = False
         request.computed = 0
         request.committed = 0
+        request.calm = 0

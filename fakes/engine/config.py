@@ -25,7 +25,7 @@ class EngineConfig(ServiceConfig):
     model_config = SettingsConfigDict(env_prefix="LUFTPAUSE_ENGINE_", frozen=True, extra="forbid")
 
     host: str = Field(default="127.0.0.1", description="Address to listen on")
-    ports: Annotated[tuple[int, ...], NoDecode] = Field(
+    ports: Annotated[tuple[Annotated[int, Field(ge=0, le=65535)], ...], NoDecode] = Field(
         default=(9001,), min_length=1, description="Ports, separated by commas, an engine on each; 0: any that is free"
     )
     model: str = Field(default="fake-1b", min_length=1, description="Name of the model it serves")
@@ -67,10 +67,15 @@ class EngineConfig(ServiceConfig):
         except ApiError as error:
             raise ValueError(str(error)) from None
 
+    @field_validator("profile")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in PROFILES:
+            raise ValueError(f"expected one of {', '.join(PROFILES)}")
+        return value
+
     @model_validator(mode="after")
     def _fits(self) -> EngineConfig:
-        if self.profile not in PROFILES:
-            raise ValueError(f"profile: expected one of {', '.join(PROFILES)}")
         simulated = self.simulated
         if simulated.max_model_len > simulated.kv_tokens // simulated.block_tokens * simulated.block_tokens:
             raise ValueError(f"max_model_len: expected at most kv_tokens ({simulated.kv_tokens}) in whole blocks")

@@ -24,8 +24,8 @@ class KvCache:
         self._users = [0] * blocks
         self._hash_of: list[int | None] = [None] * blocks
         self._block_of: dict[int, int] = {}
-        self._cached: OrderedDict[int, None] = OrderedDict()
-        """Unused blocks with content, the next to go first."""
+        self._cached: OrderedDict[int, int] = OrderedDict()
+        """Unused blocks with their content, the next to go first."""
         self._blank = list(range(blocks - 1, -1, -1))
         """Unused blocks without content, the next to go last."""
 
@@ -66,14 +66,16 @@ class KvCache:
         """Appends `count` blocks with one user each to `into`; False, and none taken, if too few are unused."""
         if count > len(self._blank) + len(self._cached):
             return False
+        users, hash_of, block_of = self._users, self._hash_of, self._block_of
         for _ in range(count):
             if self._blank:
                 block = self._blank.pop()
             else:
-                block, _nothing = self._cached.popitem(last=False)
+                block, content = self._cached.popitem(last=False)
+                del block_of[content]
+                hash_of[block] = None
                 self.evictions += 1
-                self._forget(block)
-            self._users[block] = 1
+            users[block] = 1
             into.append(block)
         return True
 
@@ -85,15 +87,16 @@ class KvCache:
 
     def release(self, blocks: list[int]) -> None:
         """Takes one user from each of `blocks` (in the order of their tokens) and empties the list."""
-        users = self._users
-        while blocks:
-            block = blocks.pop()
+        users, hash_of = self._users, self._hash_of
+        for block in reversed(blocks):
             users[block] -= 1
             if users[block] == 0:
-                if self._hash_of[block] is None:
+                content = hash_of[block]
+                if content is None:
                     self._blank.append(block)
                 else:
-                    self._cached[block] = None
+                    self._cached[block] = content
+        blocks.clear()
 
     def check(self, users_of: dict[int, int]) -> None:
         """Asserts that the books balance, given the users of each used block. Slow; for tests."""
@@ -105,9 +108,3 @@ class KvCache:
         assert len(used) + len(unused) == self.blocks, "a block is lost"
         assert all(self._hash_of[block] is None for block in self._blank), "a blank block has content"
         assert {content: block for block, content in enumerate(self._hash_of) if content is not None} == self._block_of
-
-    def _forget(self, block: int) -> None:
-        content = self._hash_of[block]
-        assert content is not None
-        del self._block_of[content]
-        self._hash_of[block] = None

@@ -86,7 +86,7 @@ class Reply:
 
 
 def compose(chat: Chat, prompt: bytes, rules: Rules, room: int) -> Reply:
-    """The reply to `chat`, whose rendered prompt is `prompt`, in at most `room` tokens (and the request's own limit)."""
+    """The reply to `chat`, whose rendered prompt is `prompt`, in at most `room` tokens and the request's own limit."""
     limit = room if chat.max_tokens is None else min(chat.max_tokens, room)
     digest = hashlib.blake2b(prompt, digest_size=8, salt=rules.seed.to_bytes(8, "big", signed=True)).digest()
     seed = int.from_bytes(digest, "big")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import Awaitable, Callable
 
 from aiohttp import hdrs, web
@@ -24,10 +25,13 @@ from fakes.engine.faults import Script, parse_script
 from fakes.engine.ledger import Ledger
 from fakes.engine.surface import Surface, json_response
 
+log = logging.getLogger(__name__)
+
 BODY_BYTES_MAX = 64 * 2**20
 FIELD_BYTES_MAX = 64 * 2**10
 """Longest header, as in vLLM's server."""
 _SHUTDOWN_S = 1.0
+_RELISTEN_S = 0.5
 _BACKLOG = 4096
 """Floods connect all at once."""
 
@@ -167,4 +171,9 @@ class EngineServer:
         for connection in server.connections:
             connection.close()  # those kept alive, once they are idle
         await asyncio.sleep(seconds)
-        await self._listen()
+        while True:
+            try:
+                return await self._listen()
+            except OSError as error:  # somebody else took the port meanwhile
+                log.warning("event=relisten_failed port=%d error=%s", self.port, error)
+                await asyncio.sleep(_RELISTEN_S)
