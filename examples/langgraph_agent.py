@@ -17,6 +17,7 @@ from openai import OpenAI
 from pydantic import SecretStr
 
 HANDBOOK = " ".join(f"Rule {n}: garden bed {n} is watered in the evening, and weeds are pulled." for n in range(1, 31))
+QUESTIONS = ["Do the beans need water?", "And the roses?"]
 
 
 @tool
@@ -26,7 +27,7 @@ def moisture(bed: Literal["roses", "beans", "herbs"]) -> str:
 
 
 def main() -> None:
-    """Asks one question; the graph goes round between model and tool until the model answers."""
+    """Asks two questions in one run; for each, the graph goes round between model and tool until the model answers."""
     os.environ["LANGSMITH_TRACING"] = "false"  # traces would go to LangSmith
     base_url = os.environ.get("BASE_URL", "http://127.0.0.1:8080/v1")
     token = os.environ.get("LUFTPAUSE_TOKEN") or "none"
@@ -35,7 +36,7 @@ def main() -> None:
     name = os.environ.get("MODEL") or client.models.list().data[0].id
     run_id = f"garden-{uuid.uuid4()}"
     model = ChatOpenAI(
-        base_url=base_url, api_key=SecretStr(token), model=name, default_headers=headers, max_completion_tokens=128
+        base_url=base_url, api_key=SecretStr(token), model=name, default_headers=headers, max_completion_tokens=512
     )
     may_call = model.bind_tools([moisture], strict=True)
     must_call = model.bind_tools([moisture], strict=True, tool_choice="required")
@@ -57,11 +58,13 @@ def main() -> None:
     graph.add_conditional_edges("turn", tools_condition)
     graph.add_edge("tools", "turn")
     print(f"run {run_id}, model {name}")
-    system = SystemMessage(f"You keep the garden of {run_id}. {HANDBOOK}")
-    task = MessagesState(messages=[system, HumanMessage("Do the beans need water?")])
-    result = graph.compile().invoke(task, {"recursion_limit": 9})
+    agent = graph.compile()
+    state = MessagesState(messages=[SystemMessage(f"You keep the garden of {run_id}. {HANDBOOK}")])
+    for question in QUESTIONS:
+        state["messages"].append(HumanMessage(question))
+        state = MessagesState(messages=agent.invoke(state, {"recursion_limit": 9})["messages"])
+        print(f"answer: {state['messages'][-1].text[:200]!r}")
     client.delete(f"/runs/{run_id}", cast_to=object)
-    print(f"answer: {result['messages'][-1].content!r}")
     print("run ended")
 
 

@@ -47,7 +47,7 @@ def main() -> None:
 
     def turn(tool_choice: Literal["required", "none"]) -> tuple[str, ChatCompletionMessage]:
         answer = client.chat.completions.with_raw_response.create(
-            model=model, messages=messages, tools=[CLOCK], tool_choice=tool_choice, max_tokens=128
+            model=model, messages=messages, tools=[CLOCK], tool_choice=tool_choice, max_tokens=512
         )
         reply = answer.parse()
         run_id = answer.headers.get("x-luftpause-run-id")
@@ -71,7 +71,7 @@ def main() -> None:
         results.append({"role": "tool", "tool_call_id": call.id, "content": "09:41"})
     messages += [{"role": "assistant", "content": message.content, "tool_calls": told}, *results]
     second_run, message = turn("none")
-    print(f"answer: {message.content!r}")
+    print(f"answer: {(message.content or '')[:200]!r}")
     print("the same run" if first_run == second_run else "two runs")
     sys.exit(first_run != second_run)
 

@@ -18,11 +18,13 @@ from agents import (
     RunContextWrapper,
     RunHooks,
     Runner,
+    TResponseInputItem,
     function_tool,
 )
 from openai import AsyncOpenAI
 
 HANDBOOK = " ".join(f"Rule {n}: train {n} leaves on time, and its platform is announced early." for n in range(1, 31))
+QUESTIONS = ["Where does the coast train leave?", "And the one to the north?"]
 
 
 @function_tool
@@ -44,7 +46,7 @@ class Turns(RunHooks[None]):
 
 
 async def main() -> None:
-    """Asks one question, and another one in the same run."""
+    """Asks two questions in one run."""
     client = AsyncOpenAI(
         base_url=os.environ.get("BASE_URL", "http://127.0.0.1:8080/v1"),
         api_key=os.environ.get("LUFTPAUSE_TOKEN") or "none",
@@ -59,7 +61,7 @@ async def main() -> None:
         model=OpenAIChatCompletionsModel(model, client),
         # The SDK lets the model choose again after the first call.
         model_settings=ModelSettings(
-            max_tokens=128, tool_choice="required" if os.environ.get("FORCE_TOOL_CALL") == "1" else "auto"
+            max_tokens=512, tool_choice="required" if os.environ.get("FORCE_TOOL_CALL") == "1" else "auto"
         ),
     )
     config = RunConfig(
@@ -67,13 +69,13 @@ async def main() -> None:
         model_settings=ModelSettings(extra_headers={"x-luftpause-run-id": run_id}),
     )
     print(f"run {run_id}, model {model}")
-    try:
-        result = await Runner.run(
-            agent, "Where does the coast train leave?", hooks=Turns(run_id), run_config=config, max_turns=4
-        )
-    finally:
-        await client.delete(f"/runs/{run_id}", cast_to=object)
-    print(f"answer: {result.final_output!r}")
+    conversation: list[TResponseInputItem] = []
+    for question in QUESTIONS:
+        conversation.append({"role": "user", "content": question})
+        result = await Runner.run(agent, conversation, hooks=Turns(run_id), run_config=config, max_turns=4)
+        conversation = result.to_input_list()
+        print(f"answer: {result.final_output[:200]!r}")
+    await client.delete(f"/runs/{run_id}", cast_to=object)
     print("run ended")
 
 

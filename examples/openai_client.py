@@ -74,7 +74,7 @@ def main() -> None:
                 messages=messages,
                 tools=TOOLS,
                 tool_choice="required" if must_call else "auto",
-                max_tokens=128,
+                max_tokens=512,
                 extra_headers=headers,
             )
             must_call = False
@@ -87,7 +87,7 @@ def main() -> None:
             print(f"turn of run {run}: cached_tokens {cached}, {len(calls)} tool calls")
             if not calls:
                 messages.append({"role": "assistant", "content": message.content or ""})
-                print(f"answer: {message.content!r}")
+                print(f"answer: {(message.content or '')[:200]!r}")
                 break
             told: list[ChatCompletionMessageToolCallUnionParam] = []
             results: list[ChatCompletionMessageParam] = []
