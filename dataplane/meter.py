@@ -162,6 +162,7 @@ class ReplyMeter(Meter):
         """Reads the reply; nothing is held back."""
         if self._size <= _EVENT_BYTES_MAX:
             self._whole = self._read(b"".join(self._parts)) is not None
+            self.first_token = False  # it came at some time that nobody saw
         self._parts.clear()
         return b""
 

@@ -107,6 +107,7 @@ class Turn:
         "_ended",
         "_endpoint",
         "_engine",
+        "_head",
         "_lines",
         "_meter",
         "_proxy",
@@ -127,6 +128,8 @@ class Turn:
         self._endpoint: Endpoint | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._reply: Reply | None = None
+        self._head = b""
+        """The head of the answer, until it leaves together with the first bytes of the body."""
         self._chunked = False
         self._added_usage = False
         self._ended = False
@@ -225,7 +228,7 @@ class Turn:
     # From the engine.
 
     def answered(self, reply: Reply) -> None:
-        """Relays the reply's head, with the run's id and our own framing."""
+        """Makes our head of the reply's: with the run's id and our own framing. `received` follows at once."""
         self._body = b""
         self._lines = []
         self._reply = reply
@@ -242,7 +245,7 @@ class Turn:
             if self._chunked:
                 lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(self._client.connection_line())
-        self._write(b"".join(lines))
+        self._head = b"".join(lines)
         lines.clear()
 
     def received(self, data: bytes, complete: bool) -> None:
@@ -251,13 +254,16 @@ class Turn:
         meter = self._meter
         shown = meter.feed(data)
         if complete:
-            shown += meter.finish()
-            self._finish(shown)
+            self._finish(shown + meter.finish())
             return
         if meter.news:
             self._look()
+        if shown and self._chunked:
+            shown = b"%x\r\n%b\r\n" % (len(shown), shown)
+        if self._head:
+            shown, self._head = self._head + shown, b""
         if shown:
-            self._write(b"%x\r\n%b\r\n" % (len(shown), shown) if self._chunked else shown)
+            self._write(shown)
 
     def lost(self, problem: str, untouched: bool) -> None:
         """The engine's connection broke: once more if it was an old one, else a 502, or a close in mid-reply."""
@@ -320,21 +326,23 @@ class Turn:
     def _finish(self, shown: bytes) -> None:
         """The body is whole: report first, then relay its last bytes, then the client may send its next request."""
         self._engine = None
-        reply = self._reply
+        reply, meter = self._reply, self._meter
         assert reply is not None
-        if reply.close_delimited and reply.status < 300 and not self._meter.whole:
-            self._write(shown)
-            self._give_up(errors.engine_failed(self._ticket.replica, "closed the connection"))
-            return
-        if self._meter.news:
-            self._look()
-        if not self._ended:
-            self._report_end()
+        broken_off = reply.close_delimited and reply.status < 300 and not meter.whole
+        if not broken_off:
+            if meter.news:
+                self._look()
+            if not self._ended:
+                self._report_end()
         if self._chunked:
-            self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(shown), shown) if shown else _LAST_CHUNK)
-        elif shown:
-            self._write(shown)
-        self._client.work_over()
+            shown = (b"%x\r\n%b\r\n" % (len(shown), shown) if shown else b"") + (b"" if broken_off else _LAST_CHUNK)
+        last, self._head = self._head + shown, b""
+        if last:
+            self._write(last)
+        if broken_off:
+            self._give_up(errors.engine_failed(self._ticket.replica, "closed the connection"))
+        else:
+            self._client.work_over()
 
     def _give_up(self, error: errors.ApiError) -> None:
         """No whole reply: the client gets `error`, or a broken off reply where it has begun."""

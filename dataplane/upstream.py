@@ -54,7 +54,7 @@ class Exchange(Protocol):
     """One request and its reply, as its connection sees it."""
 
     def answered(self, reply: Reply) -> None:
-        """The reply's head is there. Called once."""
+        """The reply's head is there. Called once, and `received` right after it."""
 
     def received(self, data: bytes, complete: bool) -> None:
         """More of the body; with `complete` it is whole, and the connection already belongs to someone else."""
@@ -159,20 +159,20 @@ class EngineConnection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             problem = f"answered what is not HTTP: {error}"
             self._complete = False
-        if self._head_ready:
-            self._head_ready = False
-            exchange.answered(self._reply)
         parts = self._parts
         body = b""
         if parts:
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             parts.clear()
+        fresh, self._head_ready = self._head_ready, False
         if self._complete:
             self._exchange = None
             self._endpoint.release(self, self._keep)
+        if fresh:
+            exchange.answered(self._reply)
+        if self._complete:
             exchange.received(body, True)
-            return
-        if body and self._exchange is exchange:
+        elif body or fresh:
             exchange.received(body, False)
         if problem and self._exchange is exchange:
             self.abort()
