@@ -1,0 +1,164 @@
+"""Writes docs/reference.md from the code: settings, commands, pool file, metrics. `--check` fails if it is stale."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Run as a file, it finds the checkout's packages all the same.
+sys.path.insert(0, str(ROOT))
+
+import typer  # noqa: E402
+from pydantic.fields import FieldInfo  # noqa: E402
+
+from cli.__main__ import app  # noqa: E402
+from common.config import ServiceConfig  # noqa: E402
+from dataplane.config import DataplaneConfig  # noqa: E402
+from dataplane.exposition import expose  # noqa: E402
+from dataplane.metrics import Metrics  # noqa: E402
+from fakes.engine.config import EngineConfig  # noqa: E402
+from scheduler.config import SchedulerConfig  # noqa: E402
+from scheduler.exposition import render  # noqa: E402
+from scheduler.summary import Summary  # noqa: E402
+from scheduler.tally import Tally  # noqa: E402
+
+PATH = ROOT / "docs" / "reference.md"
+CONFIGS = (("Scheduler", SchedulerConfig), ("Dataplane", DataplaneConfig), ("Fake engine", EngineConfig))
+HEAD = """# Reference
+
+Written by `tools/gen_reference.py` from the code; what it means is in the [guide](guide.md) and in
+[operations](operations.md).
+"""
+
+
+def reference() -> str:
+    """The document."""
+    parts = [HEAD, *settings(), *command_line(), *pool_file(), *metrics()]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def table(*rows: tuple[str, ...]) -> str:
+    """A Markdown table; the first row is its head."""
+    escaped = [tuple(cell.replace("|", "\\|").replace("\n", " ") for cell in row) for row in rows]
+    lines = ["| " + " | ".join(row) + " |" for row in escaped]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]) + "\n"
+
+
+def settings() -> Iterator[str]:
+    """The settings of every service."""
+    yield "## Settings\n\nEach is an environment variable. A misspelt one of a service ends it with the known ones.\n"
+    yield "### Of all services\n"
+    shared = ServiceConfig.model_fields
+    yield _fields("LUFTPAUSE_", shared)
+    for title, config in CONFIGS:
+        own = {name: field for name, field in config.model_fields.items() if name not in shared}
+        yield f"### {title}\n"
+        yield _fields(str(config.model_config["env_prefix"]), own)
+
+
+def _fields(prefix: str, fields: dict[str, FieldInfo]) -> str:
+    rows = [
+        (f"`{prefix}{name.upper()}`", _default(field.default), field.description or "")
+        for name, field in fields.items()
+    ]
+    return table(("variable", "default", "what it is"), *rows)
+
+
+def _default(value: Any) -> str:
+    if value is None or value is False or value in ("", (), []):
+        return "unset"
+    if value is True:
+        return "set"
+    if isinstance(value, tuple):
+        return f"`{','.join(map(str, value))}`"
+    return f"`{value}`"
+
+
+def command_line() -> Iterator[str]:
+    """Every command and its options."""
+    yield "## Command line\n"
+    root = typer.main.get_command(app)
+    yield from _commands("./luftpause", root)
+
+
+def _commands(path: str, command: Any) -> Iterator[str]:
+    context = typer.Context(command, info_name=path)
+    if hasattr(command, "list_commands"):
+        for name in command.list_commands(context):
+            yield from _commands(f"{path} {name}", command.get_command(context, name))
+        return
+    yield f"### `{path}`\n\n{' '.join((command.help or '').split())}\n"
+    rows = [_option(param) for param in command.params if param.name != "help"]
+    if rows:
+        yield table(("option", "default", "what it is"), *rows)
+
+
+def _option(param: Any) -> tuple[str, str, str]:
+    if param.param_type_name == "argument":
+        return f"`{param.name.upper()}…`", "none", param.help or ""
+    default = param.show_default if isinstance(param.show_default, str) else _default(param.default)
+    names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
+    metavar = f" `{param.metavar}`" if param.metavar else ""
+    environment = f" Environment: `{param.envvar}`." if param.envvar else ""
+    return names + metavar, default, (param.help or "") + environment
+
+
+def pool_file() -> Iterator[str]:
+    """The keys of a replica, from the record that they fill."""
+    yield "## Pool file\n\nTOML, one `[[replica]]` table for each. An unknown key is an error that names its line.\n"
+    tree = ast.parse((ROOT / "common" / "pool.py").read_text())
+    [replica] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Replica"]
+    rows = []
+    for field, text in zip(replica.body, replica.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            default = "needed" if field.value is None else f"`{_toml(ast.literal_eval(field.value))}`"
+            name = ast.unparse(field.target)
+            rows.append((f"`{name}`", default.replace("`unset`", "unset"), str(text.value.value)))
+    yield table(("key", "default", "what it is"), *rows)
+
+
+def _toml(value: object) -> str:
+    match value:
+        case None:
+            return "unset"
+        case bool():
+            return str(value).lower()
+        case str():
+            return f'"{value}"'
+        case _:
+            return str(value)
+
+
+def metrics() -> Iterator[str]:
+    """The Prometheus metrics of scheduler and dataplane."""
+    gauges = dict.fromkeys(("held", "in_flight", "runs", "connections", "scheduler_connected"), 0)
+    yield "## Metrics\n\n`GET /metrics` in Prometheus' text format, open without a token.\n"
+    for title, text in (
+        ("Scheduler, on its status port", render(Summary((), (), ()), Tally())),
+        ("Dataplane, summed over its workers", expose(Metrics().snapshot(**gauges))),
+    ):
+        said = [line.split(" ", 3)[1:] for line in text.decode().splitlines() if line.startswith("# ")]
+        types = {name: rest for kind, name, rest in said if kind == "TYPE"}
+        rows = [(f"`{name}`", types[name], rest) for kind, name, rest in said if kind == "HELP"]
+        yield f"### {title}\n"
+        yield table(("name", "type", "what it is"), *rows)
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare with what is committed, write nothing")
+    text = reference()
+    if not parser.parse_args().check:
+        PATH.write_text(text, encoding="utf-8")
+    elif not PATH.exists() or PATH.read_text(encoding="utf-8") != text:
+        sys.exit("docs/reference.md is stale, run tools/gen_reference.py")
+
+
+if __name__ == "__main__":
+    main()
