@@ -9,10 +9,10 @@ import base64
 import hashlib
 import pathlib
 import re
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from common.auth import UNAUTHENTICATED, is_authorized
@@ -27,8 +27,8 @@ _OPEN_PATHS = frozenset(("/health", "/metrics"))
 
 async def start(host: Host, address: str, port: int, token: str | None) -> tuple[web.AppRunner, int]:
     """Serves on `address`:`port`; returns what to clean up, and the port. Raises OSError if it cannot listen."""
-    app = web.Application(middlewares=(_guard(token),))
-    app.add_routes(_routes(host, PAGE.read_text(encoding="utf-8")))
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", _surface(host, PAGE.read_text(encoding="utf-8"), token))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_LIMIT_S)
     await runner.setup()
     try:
@@ -39,45 +39,40 @@ async def start(host: Host, address: str, port: int, token: str | None) -> tuple
     return runner, int(runner.addresses[0][1])
 
 
-def _routes(host: Host, page: str) -> list[web.RouteDef]:
-    page_headers = {"Content-Security-Policy": _page_policy(page), "Cache-Control": "no-store"}
+def _surface(host: Host, page: str, token: str | None) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """What answers every request."""
+    page_headers = {"Content-Security-Policy": _page_policy(page)}
 
-    async def status(_request: web.Request) -> web.Response:
-        return _json(200, wire.status_json(host.summary()))
+    def metrics() -> web.Response:
+        body = exposition.render(host.summary(), host.tally)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def metrics(_request: web.Request) -> web.Response:
-        return web.Response(
-            body=exposition.render(host.summary(), host.tally), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
-
-    async def health(_request: web.Request) -> web.Response:
+    def health() -> web.Response:
         reason = host.unready_reason()
         return _json(200, {"ready": True}) if reason is None else _json(503, {"ready": False, "reason": reason})
 
-    async def index(_request: web.Request) -> web.Response:
-        return web.Response(text=page, content_type="text/html", headers=page_headers)
+    answers: dict[str, Callable[[], web.Response]] = {
+        "/": lambda: web.Response(text=page, content_type="text/html", headers=page_headers),
+        "/status": lambda: _json(200, wire.status_json(host.summary())),
+        "/metrics": metrics,
+        "/health": health,
+    }
 
-    return [
-        web.get("/status", status),
-        web.get("/metrics", metrics),
-        web.get("/health", health),
-        web.get("/", index),
-    ]
-
-
-def _guard(token: str | None) -> Middleware:
-    @web.middleware
-    async def guard(request: web.Request, answer: Handler) -> web.StreamResponse:
+    async def answer(request: web.Request) -> web.Response:
+        known = answers.get(request.path)
         if request.path not in _OPEN_PATHS and not is_authorized(token, request.headers.get("Authorization")):
-            return _error(401, UNAUTHENTICATED, {"WWW-Authenticate": "Bearer"})
-        try:
-            response = await answer(request)
-        except web.HTTPException as refusal:
-            response = _error(refusal.status, f"{refusal.reason}: expected GET /, /status, /metrics or /health")
+            response = _error(401, UNAUTHENTICATED, {"WWW-Authenticate": "Bearer"})
+        elif known is None:
+            response = _error(404, f"nothing here; expected one of {', '.join(answers)}")
+        elif request.method not in ("GET", "HEAD"):
+            response = _error(405, f"method {request.method}: expected GET", {"Allow": "GET, HEAD"})
+        else:
+            response = known()
         response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Cache-Control"] = "no-store"
         return response
 
-    return guard
+    return answer
 
 
 def _error(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
@@ -89,7 +84,7 @@ def _json(status: int, body: object, headers: dict[str, str] | None = None) -> w
         status=status,
         body=msgspec.json.encode(body),
         content_type="application/json",
-        headers={"Cache-Control": "no-store", **(headers or {})},
+        headers=headers,
     )
 
 

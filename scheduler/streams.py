@@ -115,10 +115,11 @@ class Stream:
             await asyncio.wait((reader, writer, self._verdict), return_when=asyncio.FIRST_COMPLETED)
             code, details = self._outcome(reader, writer)
         finally:
+            # Nothing is awaited here: gRPC logs a call that is still busy when the server stops.
             self._lose()
-            reader.cancel()
-            writer.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
+            for task in (reader, writer):
+                task.add_done_callback(_look_at)
+                task.cancel()
         if code is not grpc.StatusCode.OK:
             log.warning("event=stream_closed dataplane=%s code=%s details=%r", self.dataplane, code.name, details)
             await self._context.abort(code, details)
@@ -286,6 +287,12 @@ class Stream:
         if faults:
             self._host.tally.invalid += len(faults)
             log.warning("event=ignored dataplane=%s faults=%d first=%r", self.dataplane, len(faults), faults[0].message)
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    """Takes note of how `task` ended, which matters no longer, so that asyncio does not complain."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _invalid(problem: str) -> Verdict:
