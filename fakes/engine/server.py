@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable
 
 from aiohttp import hdrs, web
 
@@ -23,19 +22,18 @@ from fakes.engine.driver import Driver
 from fakes.engine.errors import ApiError, bad_field
 from fakes.engine.faults import Script, parse_script
 from fakes.engine.ledger import Ledger
-from fakes.engine.surface import Surface, json_response
+from fakes.engine.surface import Answer, Surface, json_response
 
 log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 64 * 2**20
 FIELD_BYTES_MAX = 64 * 2**10
 """Longest header, as in vLLM's server."""
+_KEYED_PATHS = ("/v1/", "/classify")
 _SHUTDOWN_S = 1.0
 _RELISTEN_S = 0.5
 _BACKLOG = 4096
 """Floods connect all at once."""
-
-_Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class EngineServer:
@@ -83,44 +81,50 @@ class EngineServer:
         await self._runner.cleanup()
 
     def _application(self) -> web.Application:
-        application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
-        application.add_routes(self._surface.routes())
-        application.add_routes(
-            [
-                web.get("/health", self._health),
-                web.get("/metrics", self._metrics),
-                web.post("/fake/faults", self._add_faults),
-                web.get("/fake/faults", self._show_faults),
-                web.delete("/fake/faults", self._clear_faults),
-                web.get("/fake/seen", self._seen),
-                web.get("/fake/stats", self._stats),
-            ]
-        )
+        application = web.Application(client_max_size=BODY_BYTES_MAX)
+        answers: list[tuple[str, str, Answer]] = [
+            *self._surface.answers(),
+            ("GET", "/health", self._health),
+            ("GET", "/metrics", self._metrics),
+            ("POST", "/fake/faults", self._add_faults),
+            ("GET", "/fake/faults", self._show_faults),
+            ("DELETE", "/fake/faults", self._clear_faults),
+            ("GET", "/fake/seen", self._seen),
+            ("GET", "/fake/stats", self._stats),
+            ("*", "/{path:.*}", self._unknown),
+        ]
+        for method, path, answer in answers:
+            application.router.add_route(method, path, self._guarded(answer))
         return application
 
-    @web.middleware
-    async def _guard(self, request: web.Request, answer: _Answer) -> web.StreamResponse:
-        """Asks for the key, and gives every error OpenAI's shape."""
+    def _guarded(self, answer: Answer) -> Answer:
+        """`answer` for those who show the key, with every error in OpenAI's shape."""
         key = self._config.key.get_secret_value() if self._config.key else None
-        try:
-            if request.path.startswith(("/v1/", "/classify")) and not is_authorized(
-                key, request.headers.get(hdrs.AUTHORIZATION)
-            ):
-                raise ApiError(401, "Unauthorized", kind="AuthenticationError")
-            return await answer(request)
-        except ApiError as error:
-            return json_response(error.body, error.status)
-        except web.HTTPException as error:
-            refusal = ApiError(error.status, f"{error.reason}: {request.method} {request.path}")
-            return json_response(refusal.body, error.status)
+
+        async def answer_guarded(request: web.Request) -> web.StreamResponse:
+            authorization = request.headers.get(hdrs.AUTHORIZATION)
+            try:
+                if request.path.startswith(_KEYED_PATHS) and not is_authorized(key, authorization):
+                    raise ApiError(401, "Unauthorized", kind="AuthenticationError")
+                return await answer(request)
+            except ApiError as error:
+                return json_response(error.body, error.status)
+            except web.HTTPRequestEntityTooLarge:
+                refusal = ApiError(413, f"the body: expected at most {BODY_BYTES_MAX} bytes")
+                return json_response(refusal.body, refusal.status)
+
+        return answer_guarded
+
+    async def _unknown(self, request: web.Request) -> web.Response:
+        raise ApiError(404, f"nothing answers {request.method} {request.path}", kind="NotFoundError")
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response()
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
+    async def _metrics(self, request: web.Request) -> web.Response:
         dialect = self._config.metrics
         if dialect == "none":
-            raise web.HTTPNotFound
+            return await self._unknown(request)
         text = metrics.render(dialect, self.engine, self._config.model, self._surface.ended)
         return web.Response(text=text, content_type="text/plain", charset="utf-8")
 

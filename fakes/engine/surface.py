@@ -32,6 +32,8 @@ from fakes.engine.tokens import TOKEN_BYTES, block_hashes, padded, render_prompt
 
 _STREAM_HEADERS = {hdrs.CONTENT_TYPE: "text/event-stream; charset=utf-8", hdrs.CACHE_CONTROL: "no-cache"}
 
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 
 class FaultedError(Exception):
     """The script ends this request; `response` is what the client gets, if its connection still stands."""
@@ -55,17 +57,15 @@ class Surface:
         self._profile = driver.engine.profile
         self._started = int(time.time())
 
-    def routes(self) -> list[web.RouteDef]:
-        """Where it answers."""
+    def answers(self) -> list[tuple[str, str, Answer]]:
+        """What answers which method and path."""
         return [
-            web.post("/v1/chat/completions", self._counted(self._chat)),
-            web.post("/classify", self._counted(self._classify)),
-            web.get("/v1/models", self._models),
+            ("POST", "/v1/chat/completions", self._counted(self._chat)),
+            ("POST", "/classify", self._counted(self._classify)),
+            ("GET", "/v1/models", self._models),
         ]
 
-    def _counted(
-        self, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def _counted(self, answer: Answer) -> Answer:
         """`answer`, entered in the ledger, with refusals and faults as responses."""
 
         async def answer_counted(request: web.Request) -> web.StreamResponse:

@@ -215,7 +215,7 @@ async def test_a_wrong_classification_is_refused(engine: RunningEngine, body: di
     assert (status, answer["error"]["param"] in ("model", "input")) == (400, True)
 
 
-async def test_unknown_paths_and_methods_get_an_error_in_json(engine: RunningEngine) -> None:
-    assert (await engine.json("GET", "/v1/nothing"))[0] == 404
-    status, answer = await engine.json("GET", "/v1/chat/completions")
-    assert (status, "Method Not Allowed" in answer["error"]["message"]) == (405, True)
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/nothing"), ("GET", "/v1/chat/completions"), ("PUT", "/")])
+async def test_unknown_paths_and_methods_get_an_error_in_json(engine: RunningEngine, method: str, path: str) -> None:
+    status, answer = await engine.json(method, path)
+    assert (status, path in answer["error"]["message"]) == (404, True)
