@@ -156,8 +156,7 @@ class Load:
                         while data := await response.content.readany():
                             reply.feed(data, time.perf_counter())
                         reply.finish()
-                        held_ms = response.headers.get("x-luftpause-held-ms")
-                        return _record(reply, begun_s, time.perf_counter(), held_ms), reply
+                        return _record(reply, begun_s, time.perf_counter()), reply
             except (ReplyError, aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise _TurnFailedError(_kind(error)) from None
             await asyncio.sleep(wait_s)
@@ -194,7 +193,7 @@ def _kind(error: Exception) -> str:
             return type(error).__name__
 
 
-def _record(reply: Reply, begun_s: float, ended_s: float, held_ms: str | None) -> TurnRecord:
+def _record(reply: Reply, begun_s: float, ended_s: float) -> TurnRecord:
     ttft_s = itl_s = None
     if reply.first_s is not None and reply.last_s is not None:
         ttft_s = reply.first_s - begun_s
@@ -204,7 +203,6 @@ def _record(reply: Reply, begun_s: float, ended_s: float, held_ms: str | None) -
         turn_s=ended_s - begun_s,
         ttft_s=ttft_s,
         itl_s=itl_s,
-        held_s=int(held_ms) / 1000 if held_ms and held_ms.isdecimal() else None,
         prompt_tokens=reply.prompt_tokens,
         completion_tokens=reply.completion_tokens,
         cached_tokens=reply.cached_tokens,

@@ -46,8 +46,6 @@ class TurnRecord:
     """None: the reply had no token."""
     itl_s: float | None
     """Mean time between two tokens; None: fewer than two."""
-    held_s: float | None
-    """None: the answer did not tell."""
     prompt_tokens: int | None
     completion_tokens: int
     cached_tokens: int | None
@@ -74,7 +72,6 @@ class Tally:
     turn_s: Histogram = field(default_factory=Histogram)
     ttft_s: Histogram = field(default_factory=Histogram)
     itl_s: Histogram = field(default_factory=Histogram)
-    held_s: Histogram = field(default_factory=Histogram)
 
     def add_turn(self, turn: TurnRecord) -> None:
         """Counts one whole turn."""
@@ -84,7 +81,7 @@ class Tally:
             self.prompt_tokens += turn.prompt_tokens
             self.cached_tokens += turn.cached_tokens or 0
         self.turn_s.add(turn.turn_s)
-        for histogram, value in ((self.ttft_s, turn.ttft_s), (self.itl_s, turn.itl_s), (self.held_s, turn.held_s)):
+        for histogram, value in ((self.ttft_s, turn.ttft_s), (self.itl_s, turn.itl_s)):
             if value is not None:
                 histogram.add(value)
 

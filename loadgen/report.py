@@ -18,9 +18,9 @@ def figures(group: Group, tally: Tally, seconds: float) -> dict[str, Any]:
 
     - `class`, `caller`, `agents`: the group; `seconds`: the time measured, warm-up not included
     - `runs`, `runs_failed`, `runs_per_min`: runs that ended within that time; `turns`: whole turns
-    - `run_s`, `turn_s`, `ttft_s`, `itl_s`, `held_s`: `{"count", "mean", "p50", "p90", "p99"}` in seconds, null where
-      nothing was measured. A run's latency includes its tools; a turn's and TTFT include holding and retries; ITL is
-      the mean time between two tokens of a turn; `held_s` is what the answers told. Percentiles are right to 0.5 %.
+    - `run_s`, `turn_s`, `ttft_s`, `itl_s`: `{"count", "mean", "p50", "p90", "p99"}` in seconds, null where nothing was
+      measured. A run's latency includes its tools; a turn's and TTFT include holding and retries; ITL is the mean time
+      between two tokens of a turn. Percentiles are right to 0.5 %.
     - `prompt_tokens`, `cached_tokens`, `completion_tokens`: sums; `tokens_per_s`: of completion tokens
     - `cached_share`: cached ÷ prompt tokens, 0 to 1; null where no engine told its usage
     - `errors`: failed turns by kind; `retries`: attempts answered with 429 or 503, by status
@@ -38,7 +38,6 @@ def figures(group: Group, tally: Tally, seconds: float) -> dict[str, Any]:
         "turn_s": _spread(tally.turn_s),
         "ttft_s": _spread(tally.ttft_s),
         "itl_s": _spread(tally.itl_s),
-        "held_s": _spread(tally.held_s),
         "prompt_tokens": tally.prompt_tokens,
         "cached_tokens": tally.cached_tokens,
         "completion_tokens": tally.completion_tokens,
@@ -82,7 +81,7 @@ def table(reports: Sequence[dict[str, Any]], title: str) -> Table:
     row("seconds measured", *(f"{r['seconds']:.1f}" for r in reports))
     row("runs", *(f"{r['runs']} ({r['runs_per_min']:.1f} a minute)" for r in reports))
     row("turns", *(str(r["turns"]) for r in reports))
-    names = {"run_s": "run", "turn_s": "turn", "ttft_s": "first token", "itl_s": "between tokens", "held_s": "held"}
+    names = {"run_s": "run", "turn_s": "turn", "ttft_s": "first token", "itl_s": "between tokens"}
     for key, name in names.items():
         row(f"{name} p50 / p90 / p99", *(" / ".join(_seconds(r[key][f"p{p}"]) for p in PERCENTS) for r in reports))
     row("completion tokens", *(f"{r['completion_tokens']} ({r['tokens_per_s']:.1f} a second)" for r in reports))

@@ -66,7 +66,7 @@ class ScriptedEngine:
         act = self.script.pop(0) if self.script else "ok"
         if act.isdecimal():
             return web.json_response({"error": {"message": act}}, status=int(act), headers={"retry-after": "0"})
-        response = web.StreamResponse(headers={"content-type": "text/event-stream", "x-luftpause-held-ms": "250"})
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         try:
             await self._stream(response, body, act)

@@ -31,7 +31,6 @@ async def test_agents_do_whole_runs_one_after_another_and_count_them() -> None:
         assert tally.turns >= 2 * tally.runs
         assert tally.cached_tokens == 0.75 * tally.prompt_tokens
         assert tally.completion_tokens == 4 * tally.turns
-        assert tally.held_s.total == 0.25 * tally.turns
         assert max(engine.turns_by_run().values()) == 2
         headers = engine.headers[0]
         assert (headers["x-luftpause-class"], headers["x-luftpause-caller"]) == ("batch", "me")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +22,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield running
 
 
+def runs_known(status_url: str) -> int:
+    with urllib.request.urlopen(f"{status_url}/status", timeout=2) as answer:  # noqa: S310 - our own URL
+        return sum(entry["runs"] for entry in json.load(answer)["runs"])
+
+
 @pytest.mark.parametrize("tools", ["text", "api"])
 async def test_two_groups_share_the_pool_without_a_fault(stack: Stack, tools: ToolStyle) -> None:
     workload = Workload(turns=3, context_chars=2_000, max_tokens=24, tool_s_min=0.0, tool_s_max=0.1, tools=tools)
@@ -32,3 +39,4 @@ async def test_two_groups_share_the_pool_without_a_fault(stack: Stack, tools: To
         assert not tally.errors
         # Two of three turns of a run find the prefix of the one before them.
         assert tally.cached_tokens > 0.4 * tally.prompt_tokens
+    await wait_until(lambda: runs_known(stack.status_url) == 0)

@@ -36,8 +36,8 @@ def test_a_histogram_stays_small() -> None:
 
 def test_figures_of_turns_and_runs() -> None:
     tally = Tally()
-    tally.add_turn(TurnRecord(2.0, 0.5, 0.1, 0.2, prompt_tokens=100, completion_tokens=10, cached_tokens=60))
-    tally.add_turn(TurnRecord(4.0, None, None, None, prompt_tokens=None, completion_tokens=20, cached_tokens=None))
+    tally.add_turn(TurnRecord(2.0, 0.5, 0.1, prompt_tokens=100, completion_tokens=10, cached_tokens=60))
+    tally.add_turn(TurnRecord(4.0, None, None, prompt_tokens=None, completion_tokens=20, cached_tokens=None))
     tally.add_run(6.0)
     tally.add_error("timeout")
     found = report.figures(GROUP, tally, 30.0)
@@ -48,7 +48,7 @@ def test_figures_of_turns_and_runs() -> None:
         "p90": pytest.approx(4.0, rel=0.005),
         "p99": pytest.approx(4.0, rel=0.005),
     }
-    assert found["held_s"]["count"] == found["ttft_s"]["count"] == 1
+    assert found["itl_s"]["count"] == found["ttft_s"]["count"] == 1
     assert found["errors"] == {"timeout": 1}
 
 
