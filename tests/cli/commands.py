@@ -18,7 +18,8 @@ from tests.waiting import wait_until_sync
 
 STANDINS = "tests.cli.standin_cli"
 REAL = "cli"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 90.0
+"""More than `up` gives its services to become healthy."""
 
 
 def free_run(count: int) -> int:

@@ -133,7 +133,7 @@ def test_services_do_not_outlive_an_up_that_was_killed(place: Place) -> None:
     with place.foreground() as up:
         started = place.recorded()
         up.kill()
-        wait_until_sync(lambda: left(started) == [], timeout_s=15, what="the guard ends the services")
+        wait_until_sync(lambda: left(started) == [], timeout_s=30, what="the guard ends the services")
 
 
 def test_down_ends_an_up_in_the_foreground_cleanly(place: Place) -> None:

@@ -1,0 +1,77 @@
+"""The command line with the real services."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import pathlib
+
+import pytest
+
+from cli import processes
+from tests.cli.commands import REAL, Place, left
+from tests.waiting import wait_until_sync
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def place(tmp_path: pathlib.Path) -> Place:
+    return Place(tmp_path, module=REAL)
+
+
+def ask(port: int, token: str | None = None) -> tuple[http.client.HTTPResponse, str]:
+    """One streamed turn: the answer and its whole body."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    body = {"model": "fake-1b", "stream": True, "messages": [{"role": "user", "content": "Hello"}]}
+    headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+    try:
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+        response = connection.getresponse()
+        return response, response.read().decode()
+    finally:
+        connection.close()
+
+
+def test_a_detached_up_answers_a_streamed_turn_and_leaves_no_process(place: Place) -> None:
+    with place.detached("--workers", "2") as up:
+        started = place.recorded()
+        assert '"model": "fake-1b"' in up.stdout
+        response, text = ask(place.dataplane)
+        assert response.status == 200
+        assert response.headers["x-luftpause-run-id"]
+        assert text.rstrip().endswith("data: [DONE]")
+        [dataplane] = [process for process in started if process.name == "dataplane"]
+        assert len(processes.members(dataplane, processes.snapshot())) >= 3
+        status = place.call("status")
+        assert status.returncode == 0
+        assert "engine-1" in status.stdout
+        assert "idle" in status.stdout
+        report = json.loads(place.call("status", "--json").stdout)
+        assert [replica["healthy"] for replica in report["scheduler"]["replicas"]] == [True, True]
+        down = place.call("down")
+    assert down.stderr == ""
+    assert left(started) == []
+
+
+def test_services_and_workers_do_not_outlive_an_up_that_was_killed(place: Place) -> None:
+    with place.foreground("--workers", "2") as up:
+        started = place.recorded()
+        up.kill()
+        wait_until_sync(lambda: left(started) == [], timeout_s=30, what="the guard ends the services")
+
+
+def test_the_token_reaches_the_services_and_is_used_by_status(place: Place) -> None:
+    place.settings = {"LUFTPAUSE_TOKEN": "open-sesame"}
+    with place.detached() as up:
+        assert "LUFTPAUSE_TOKEN" in up.stdout
+        assert "open-sesame" not in up.stdout
+        refused, _ = ask(place.dataplane)
+        assert refused.status == 401
+        answered, _ = ask(place.dataplane, "open-sesame")
+        assert answered.status == 200
+        report = json.loads(place.call("status", "--json").stdout)
+        assert report["scheduler_error"] == ""
+        place.settings = {}
+        report = json.loads(place.call("status", "--json").stdout)
+        assert report["scheduler_error"] == "HTTP 401"
