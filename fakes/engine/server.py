@@ -22,7 +22,7 @@ from fakes.engine.driver import Driver
 from fakes.engine.errors import ApiError, bad_field
 from fakes.engine.faults import Script, parse_script
 from fakes.engine.ledger import Ledger
-from fakes.engine.surface import Answer, Surface, json_response
+from fakes.engine.surface import Answer, Surface, json_response, read_body
 
 log = logging.getLogger(__name__)
 
@@ -109,9 +109,6 @@ class EngineServer:
                 return await answer(request)
             except ApiError as error:
                 return json_response(error.body, error.status)
-            except web.HTTPRequestEntityTooLarge:
-                refusal = ApiError(413, f"the body: expected at most {BODY_BYTES_MAX} bytes")
-                return json_response(refusal.body, refusal.status)
 
         return answer_guarded
 
@@ -130,7 +127,7 @@ class EngineServer:
 
     async def _add_faults(self, request: web.Request) -> web.Response:
         try:
-            faults = parse_script(json.loads(await request.read()))
+            faults = parse_script(json.loads(await read_body(request)))
         except ValueError as error:
             raise ApiError(400, f"the body is not valid JSON: {error}") from None
         self._script.extend(fault for fault in faults if fault.fault != "refuse")

@@ -89,7 +89,7 @@ class Surface:
         return answer_counted
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        raw = await request.read()
+        raw = await read_body(request)
         fault = self._script.take(raw)
         await self._fail_at_once(request, fault)
         chat = parse_chat(raw)
@@ -143,7 +143,7 @@ class Surface:
             yield tokens
 
     async def _classify(self, request: web.Request) -> web.StreamResponse:
-        raw = await request.read()
+        raw = await read_body(request)
         fault = self._script.take(raw)
         await self._fail_at_once(request, fault)
         asked = parse_classify(raw)
@@ -182,7 +182,7 @@ class Surface:
         return room
 
     async def _fail_at_once(self, request: web.Request, fault: Fault | None) -> None:
-        """Faults that strike before the request is even read."""
+        """Faults that strike before the body is even parsed."""
         if fault is None or fault.after_tokens is not None or fault.fault == "slow":
             return
         if fault.fault == "status":
@@ -204,6 +204,14 @@ class Surface:
         elif transport is not None:
             transport.close()
         raise FaultedError(web.Response())
+
+
+async def read_body(request: web.Request) -> bytes:
+    """The whole body. Raises ApiError 413 where it is longer than the application allows."""
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise ApiError(413, f"the body is too long: {error.text}") from None
 
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

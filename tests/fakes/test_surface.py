@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, cast
 
@@ -219,3 +220,31 @@ async def test_a_wrong_classification_is_refused(engine: RunningEngine, body: di
 async def test_unknown_paths_and_methods_get_an_error_in_json(engine: RunningEngine, method: str, path: str) -> None:
     status, answer = await engine.json(method, path)
     assert (status, path in answer["error"]["message"]) == (404, True)
+
+
+async def test_a_body_that_is_too_long_is_refused(start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fakes.engine.server.BODY_BYTES_MAX", 1_000)
+    engine = await start_engine()
+    body = _chat(messages=[{"role": "user", "content": "x" * 2_000}])
+    status, answer = await engine.json("POST", "/v1/chat/completions", body)
+    assert (status, "1000" in answer["error"]["message"]) == (413, True)
+    assert (await engine.stats())["refused"] == 1
+
+
+async def test_out_of_blocks_every_stream_still_gets_all_its_tokens(start_engine: StartEngine) -> None:
+    engine = await start_engine(kv_tokens=1_024, speed=1_000.0)
+
+    async def tokens(number: int) -> int:
+        stream = await engine.client.chat.completions.create(
+            model="fake-1b",
+            messages=[{"role": "user", "content": f"{number} " * 100}],
+            max_tokens=200,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        return len([chunk async for chunk in stream if chunk.choices[0].delta.content])
+
+    assert await asyncio.gather(*(tokens(number) for number in range(12))) == [200] * 12
+    assert engine.engine.totals.preemptions > 0
+    assert engine.blocks_used == 0
+    assert (await engine.stats())["served"] == 12
