@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from fakes.engine.config import EngineConfig
 from tests.stack import answers, environment, free_ports, start
 from tests.waiting import wait_until_sync
 
@@ -65,8 +66,15 @@ def test_a_taken_port_is_told_in_one_line(tmp_path: pathlib.Path) -> None:
         ("COLOUR", "red"),
     ],
 )
-def test_a_wrong_setting_is_told_without_a_traceback(name: str, value: str) -> None:
-    code, errors = _run(**{f"LUFTPAUSE_ENGINE_{name}": value})
+def test_a_wrong_setting_is_told(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"LUFTPAUSE_ENGINE_{name}", value)
+    with pytest.raises(SystemExit) as caught:
+        EngineConfig.read()
+    assert name.lower() in str(caught.value.code).lower()
+
+
+def test_a_wrong_setting_ends_the_process_without_a_traceback() -> None:
+    code, errors = _run(LUFTPAUSE_ENGINE_PROFILE="abacus")
     assert code == 1
-    assert name.lower() in errors.lower()
+    assert "expected one of laptop-1b" in errors
     assert "Traceback" not in errors
