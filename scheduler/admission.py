@@ -34,13 +34,16 @@ def has_room(replica: Replica, run_class: RunClass) -> bool:
 
 def probed(replica: Replica, probe: ReplicaProbed) -> Replica:
     """`replica` with what the probe tells of its health and load, and its limit by it (its models are untouched)."""
+    limit = _limit(replica, probe)
+    limits = [value for value in (limit, replica.max_in_flight) if value is not None]
     return replace(
         replica,
         healthy=probe.healthy,
         running=probe.running,
         waiting=probe.waiting,
         kv_usage=probe.kv_usage,
-        limit=_limit(replica, probe),
+        limit=limit,
+        capacity=min(limits, default=None),
     )
 
 

@@ -29,24 +29,24 @@ from scheduler.events import (
     TurnsRenewed,
     TurnStarted,
 )
-from scheduler.placement import fill, rehome_held, spread
-from scheduler.pools import put_replica, set_models
+from scheduler.placement import fill, rehome_held
+from scheduler.pools import put_replica, reindex, set_models
 from scheduler.runs import expect_no_more, forget, put_run, sweep_tool_calls
 from scheduler.state import RUN_FORGOTTEN_S, TOOL_CALL_SWEEP_S, TURN_LIMIT_S, Draft, Run, State
-from scheduler.timers import Timer, set_run_timer, set_turn_timer, take_due
+from scheduler.timers import Timer, is_due, set_run_timer, set_turn_timer, take_due
 
 
 def decide(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
     """The state after `event`, and the effects to perform, in order.
 
     Time never goes back: an event earlier than the last one counts as simultaneous with it."""
+    if isinstance(event, TurnStarted | FirstTokenSeen | TurnsRenewed):
+        return turns.heard_of(state, event), ()
     draft = Draft(state)
     draft.now = max(draft.now, event.at)
     match event:
         case TurnArrived():
             turns.arrived(draft, event)
-        case TurnStarted() | FirstTokenSeen() | TurnsRenewed():
-            turns.heard_of(draft, event)
         case TurnEnded():
             turns.ended(draft, event)
         case TurnFailed():
@@ -65,6 +65,8 @@ def decide(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             resync.resynced(draft, event)
         case _:
             assert_never(event)
+    fill(draft)
+    reindex(draft)
     return draft.freeze(), tuple(draft.effects)
 
 
@@ -72,20 +74,18 @@ def _run_ended(draft: Draft, event: RunEnded) -> None:
     run = draft.runs.get(event.run_id)
     if run is None or run.caller != event.caller:
         return
-    home = run.home
     if run.in_flight or run.held:
         put_run(draft, replace(run, ended=True))
         return
     forget(draft, run)
-    if home is not None:
-        fill(draft, home)
 
 
 def _replica_probed(draft: Draft, event: ReplicaProbed) -> None:
     before = draft.replicas.get(event.replica)
     if before is None:
         return
-    put_replica(draft, before, probed(before, event))
+    put_replica(draft, probed(before, event))
+    draft.roomier.append(event.replica)
     after = draft.replicas[event.replica]
     relearned = event.models is not None and before.models_learned and event.models != before.models
     if relearned and event.models is not None:
@@ -94,31 +94,22 @@ def _replica_probed(draft: Draft, event: ReplicaProbed) -> None:
         _rehome_all(draft, event)
     if relearned:
         turns.refuse_unserved(draft)
-    if after.healthy:
-        fill(draft, event.replica)
 
 
 def _rehome_all(draft: Draft, event: ReplicaProbed) -> None:
     """Lets the turns held for a replica go elsewhere, where it is ill or does not serve their model any more."""
     lanes = draft.homes.get(event.replica, ())
     held = sorted(key for lane in lanes for queue in lane.queues.values() for key in queue)
-    pools = set()
     for key in held:
         turn = draft.turns[key[-1]]
         assert turn.run_id is not None
         rehome_held(draft, draft.runs[turn.run_id])
-        pools.add((turn.request.one_shot, turn.request.model))
-    for pool in sorted(pools):
-        spread(draft, pool)
 
 
 def _ticked(draft: Draft, last: float) -> None:
     if not draft.is_open and draft.now >= draft.opens_at:
         draft.is_open = True
-        for key in sorted(draft.pools):
-            spread(draft, key)
-        for name in sorted(draft.replicas):
-            fill(draft, name)
+        draft.roomier.extend(draft.replicas)
     for timer in take_due(draft):
         _look(draft, timer)
     resync.drop_orphans(draft)
@@ -135,12 +126,11 @@ def _look(draft: Draft, timer: Timer) -> None:
                 _look_at_run(draft, run)
         case ("pause", run_id, paused_at):
             run = draft.runs.get(run_id)
-            if run is not None and run.expected_as is not None and run.paused_at == paused_at and run.home is not None:
+            if run is not None and run.expected_as is not None and run.paused_at == paused_at:
                 put_run(draft, expect_no_more(draft, run))
-                fill(draft, run.home)
         case ("turn", turn_id, _):
             turn = draft.turns.get(turn_id)
-            if turn is not None and turn.renewed_at + TURN_LIMIT_S <= draft.now:
+            if turn is not None and is_due(draft, turn.renewed_at + TURN_LIMIT_S):
                 turns.expired(draft, turn)
             elif turn is not None:
                 set_turn_timer(draft, turn)
@@ -151,12 +141,12 @@ def _look(draft: Draft, timer: Timer) -> None:
 def _look_at_run(draft: Draft, run: Run) -> None:
     for turn_id in run.in_flight:
         turn = draft.turns[turn_id]
-        if turn.renewed_at + TURN_LIMIT_S <= draft.now:
+        if is_due(draft, turn.renewed_at + TURN_LIMIT_S):
             turns.expired(draft, turn)
     known = draft.runs.get(run.run_id)
     if known is None:
         return
-    if not known.in_flight and not known.held and known.active_at + RUN_FORGOTTEN_S <= draft.now:
+    if not known.in_flight and not known.held and is_due(draft, known.active_at + RUN_FORGOTTEN_S):
         forget(draft, known)
     else:
         set_run_timer(draft, known)

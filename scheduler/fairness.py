@@ -79,19 +79,16 @@ def best(draft: Draft, replica: Replica, *, batch_too: bool) -> TurnId | None:
     Without `batch_too` only interactive turns are considered."""
     home = draft.homes.get(replica.name)
     pools = [draft.pools[replica.one_shot, model].lanes for model in replica.models or ()]
+    shares = draft.shares
     for run_class in (RunClass.INTERACTIVE, RunClass.BATCH) if batch_too else (RunClass.INTERACTIVE,):
         candidates = [lanes[run_class].order.first()[:2] for lanes in pools if lanes[run_class].order]
         if home is not None:
-            candidates += [(_running(draft, c), queue.first()) for c, queue in home[run_class].queues.items()]
+            queues = home[run_class].queues.items()
+            candidates += [(shares.get(caller, NO_SHARE).running, queue.chunks[0][0]) for caller, queue in queues]
         if candidates:
             turn_id: TurnId = min(candidates)[1][-1]
             return turn_id
     return None
-
-
-def _running(draft: Draft, caller: Caller) -> int:
-    share = draft.shares.get(caller)
-    return share.running if share else 0
 
 
 def _put_share(draft: Draft, caller: Caller, running: int, waits_in: tuple[tuple[PoolKey, RunClass], ...]) -> None:

@@ -6,9 +6,9 @@ from collections import Counter
 
 from scheduler.admission import has_room
 from scheduler.effects import Effect, PlaceTurn
-from scheduler.events import Phase, RunClass
-from scheduler.pools import pinned_home, pool_key, serves
-from scheduler.state import Draft, Pool, Replica, Share, State, Turn
+from scheduler.events import RunClass
+from scheduler.pools import load_key, pinned_home, pool_key, serves
+from scheduler.state import Draft, Pool, Share, State, Turn
 
 
 def check(state: State) -> None:
@@ -38,19 +38,12 @@ def check_step(before: State, effects: tuple[Effect, ...], after: State) -> None
     for effect in fresh:
         run = before.runs.get(effect.run_id) if effect.run_id is not None else None
         turn = after.turns.get(effect.turn_id)
-        if run is None or turn is None or not after.is_open or run.phase is Phase.IDLE:
+        home = pinned_home(Draft(before), run, pool_key(turn)) if run is not None and turn is not None else None
+        if run is None or home is None or not after.replicas[home.name].healthy:
             continue
-        still = after.runs[run.run_id].in_flight[:-1] or run.paused
-        home = pinned_home(Draft(before), run, pool_key(turn))
-        if home is not None and still and after.replicas[home.name].healthy:
-            assert effect.replica == home.name or not _still_pinned(before, after, effect), "affinity broken"
-
-
-def _still_pinned(before: State, after: State, effect: PlaceTurn) -> bool:
-    """Whether nothing in the step itself untied the run: its last turn in flight ended without a tool call."""
-    assert effect.run_id is not None
-    run = before.runs[effect.run_id]
-    return run.paused or any(turn_id in after.turns for turn_id in run.in_flight)
+        # A run is untied in the step itself where its last turn in flight ends without a tool call.
+        tied = any(turn_id in after.turns for turn_id in run.in_flight) if run.in_flight else run.paused
+        assert effect.replica == home.name or not tied, "affinity broken"
 
 
 def _check_replicas(state: State, flying: list[Turn]) -> None:
@@ -150,12 +143,8 @@ def _check_indexes(state: State) -> None:
         assert pool.members or any(lane.queues for lane in pool.lanes), "a pool that nobody needs"
         roomy = [replica for replica in members if has_room(replica, RunClass.BATCH)]
         tight = [r for r in members if has_room(r, RunClass.INTERACTIVE) and not has_room(r, RunClass.BATCH)]
-        assert list(pool.roomy) == sorted(map(_index_key, roomy))
-        assert list(pool.tight) == sorted(map(_index_key, tight))
-
-
-def _index_key(replica: Replica) -> tuple[int, int, str]:
-    return replica.in_flight + replica.paused, replica.last_sequence, replica.name
+        assert list(pool.roomy) == sorted(map(load_key, roomy))
+        assert list(pool.tight) == sorted(map(load_key, tight))
 
 
 def _check_nothing_waits_in_vain(state: State, held: list[Turn]) -> None:

@@ -1,10 +1,12 @@
 """Where turns go: placing one, holding it, freeing its slot, filling what became free. Pure; works on a draft.
 
-Nothing waits that could be placed: whatever makes room calls `fill` (one replica has room) or `spread` (several
-may), which take held turns in the order of `fairness.best`. So a new turn that finds room overtakes nobody.
+Nothing waits that could be placed: every decision ends with `fill`, which gives the room that it made to held turns,
+in the order of `fairness.best`. So a new turn that finds room overtakes nobody.
 """
 
 from __future__ import annotations
+
+from heapq import heappop, heappush, heapreplace
 
 from msgspec.structs import replace
 
@@ -13,9 +15,10 @@ from scheduler import fairness
 from scheduler.admission import has_room
 from scheduler.effects import PlaceTurn
 from scheduler.events import RunClass
-from scheduler.pools import choose, pinned_home, pool_key, put_replica
+from scheduler.ordered import Key
+from scheduler.pools import choose, load_key, pinned_home, pool_key, pool_members, put_replica
 from scheduler.runs import expect_no_more, put_run
-from scheduler.state import Draft, Pool, PoolKey, Replica, Run, Turn
+from scheduler.state import Draft, Replica, Run, Turn
 from scheduler.timers import set_turn_timer
 
 
@@ -49,7 +52,7 @@ def place(draft: Draft, turn: Turn, run: Run | None, replica: Replica) -> None:
         batch_in_flight=replica.batch_in_flight + (run_class is RunClass.BATCH),
         last_sequence=draft.sequence,
     )
-    put_replica(draft, replica, busier)
+    put_replica(draft, busier)
     placed = replace(
         turn,
         held_at=None,
@@ -74,13 +77,14 @@ def placement(turn: Turn) -> PlaceTurn:
 
 
 def free_slot(draft: Draft, turn: Turn) -> None:
-    """Forgets a turn in flight. The caller sets its run, and then fills the replica."""
+    """Forgets a turn in flight. The caller sets its run."""
     assert turn.replica is not None
     draft.turns = draft.turns.delete(turn.request.turn_id)
     replica = draft.replicas[turn.replica]
     batch = turn.request.run_class is RunClass.BATCH
     freer = replace(replica, in_flight=replica.in_flight - 1, batch_in_flight=replica.batch_in_flight - batch)
-    put_replica(draft, replica, freer)
+    put_replica(draft, freer)
+    draft.roomier.append(turn.replica)
     fairness.count_running(draft, turn.request.caller, -1)
 
 
@@ -90,19 +94,23 @@ def drop_held(draft: Draft, turn: Turn) -> None:
     draft.turns = draft.turns.delete(turn.request.turn_id)
 
 
-def fill(draft: Draft, name: ReplicaName) -> None:
-    """Places held turns on a replica while it has room and one of them may go there."""
-    while draft.is_open and _take_next(draft, draft.replicas[name]):
-        pass
+def fill(draft: Draft) -> None:
+    """Places held turns on the replicas noted as roomier, one at a time on the least loaded that takes one.
 
-
-def spread(draft: Draft, key: PoolKey) -> None:
-    """Places the held turns that may go anywhere in a pool, one at a time on the least loaded replica with room."""
-    while draft.is_open:
-        pool = draft.pools.get(key, Pool())
-        heads = sorted(index.first() for index in (pool.roomy, pool.tight) if index)
-        if not any(_take_next(draft, draft.replicas[head[2]]) for head in heads):
-            return
+    A placement may make room elsewhere (a place that was kept), which is filled too."""
+    if not draft.is_open:
+        return
+    heap: list[tuple[Key, ReplicaName]] = []
+    while draft.roomier or heap:
+        while draft.roomier:
+            name = draft.roomier.pop()
+            heappush(heap, (load_key(draft.replicas[name]), name))
+        load, name = heap[0]
+        replica = draft.replicas[name]
+        if load == load_key(replica) and _take_next(draft, replica):
+            heapreplace(heap, (load_key(draft.replicas[name]), name))
+        else:
+            heappop(heap)
 
 
 def rehome_held(draft: Draft, run: Run) -> None:
@@ -115,6 +123,7 @@ def rehome_held(draft: Draft, run: Run) -> None:
         if turn.held_at != where:
             fairness.dequeue(draft, turn)
             _hold(draft, turn, where)
+            draft.roomier.extend(pool_members(draft, turn) if where is None else (where,))
     put_run(draft, run)
 
 
@@ -139,11 +148,13 @@ def _take_next(draft: Draft, replica: Replica) -> bool:
 
 
 def _generating(draft: Draft, run: Run, turn: Turn, replica: Replica) -> Run:
-    """The run with a turn placed."""
+    """The run with a turn placed. Where it is tied to a home that does not serve this turn's model, that stays its
+    home."""
     turn_id = turn.request.turn_id
+    home = draft.replicas.get(run.home) if run.home is not None and (run.in_flight or run.paused) else None
     generating = replace(
         run,
-        home=replica.name,
+        home=home.name if home is not None and home.healthy else replica.name,
         sequence=draft.sequence,
         in_flight=(*run.in_flight, turn_id),
         held=tuple(other for other in run.held if other != turn_id),

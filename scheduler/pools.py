@@ -1,6 +1,6 @@
 """Which replicas serve a model, and which of them have room, in order of load. Pure; works on a draft.
 
-`put_replica` and `set_models` are the only ways to change a replica: they keep the indexes of its pools right, so that
+`put_replica` and `set_models` are the only ways to change a replica; the indexes of its pools follow, so that
 choosing a replica does not look at all of them.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from common.ids import Model
+from common.ids import Model, ReplicaName
 from scheduler.admission import has_room
 from scheduler.events import RunClass
 from scheduler.ordered import Key
@@ -18,6 +18,12 @@ from scheduler.state import Draft, Pool, PoolKey, Replica, Run, Turn, rebuild_po
 def pool_key(turn: Turn) -> PoolKey:
     """The pool of a turn."""
     return turn.request.one_shot, turn.request.model
+
+
+def pool_members(draft: Draft, turn: Turn) -> tuple[ReplicaName, ...]:
+    """The replicas that serve a turn's model, as far as is known."""
+    pool = draft.pools.get(pool_key(turn))
+    return pool.members if pool is not None else ()
 
 
 def serves(replica: Replica, key: PoolKey) -> bool:
@@ -39,6 +45,7 @@ def choose(draft: Draft, turn: Turn, run: Run | None) -> Replica | None:
     if not draft.is_open:
         return None
     key, run_class = pool_key(turn), turn.request.run_class
+    reindex(draft)
     if run is not None and run.home is not None:
         home = draft.replicas.get(run.home)
         if home is not None and serves(home, key) and has_room(home, run_class):
@@ -51,19 +58,33 @@ def choose(draft: Draft, turn: Turn, run: Run | None) -> Replica | None:
     return draft.replicas[min(heads)[2]] if heads else None
 
 
-def put_replica(draft: Draft, old: Replica, new: Replica) -> None:
-    """Sets a replica (its models must be the same) and its place in the indexes of its pools."""
-    draft.replicas = draft.replicas.set(new.name, new)
-    before, after = _index_entry(old), _index_entry(new)
-    if before == after:
-        return
-    for model in new.models or ():
-        key = (new.one_shot, model)
-        draft.pools = draft.pools.set(key, _indexed(_unindexed(draft.pools[key], before), after))
+def load_key(replica: Replica) -> Key:
+    """The order of replicas to choose from: by load, which is what it runs and what is expected back; among equals
+    the one that got nothing for longest comes first."""
+    return (replica.in_flight + replica.paused, replica.last_sequence, replica.name)
+
+
+def put_replica(draft: Draft, replica: Replica) -> None:
+    """Sets a replica; its models must be the same. The indexes of its pools follow in `reindex`, once a decision."""
+    draft.touched.setdefault(replica.name, draft.replicas[replica.name])
+    draft.replicas = draft.replicas.set(replica.name, replica)
+
+
+def reindex(draft: Draft) -> None:
+    """Sets the place of all changed replicas in the indexes of their pools."""
+    for name, old in draft.touched.items():
+        new = draft.replicas[name]
+        before, after = _index_entry(old), _index_entry(new)
+        if before != after:
+            for model in new.models or ():
+                key = (new.one_shot, model)
+                draft.pools = draft.pools.set(key, _indexed(_unindexed(draft.pools[key], before), after))
+    draft.touched.clear()
 
 
 def set_models(draft: Draft, replica: Replica, models: tuple[Model, ...]) -> None:
     """Sets the models that a replica serves, and the pools by them."""
+    reindex(draft)
     entry = _index_entry(replica)
     for model in replica.models or ():
         key = (replica.one_shot, model)
@@ -76,14 +97,10 @@ def set_models(draft: Draft, replica: Replica, models: tuple[Model, ...]) -> Non
 
 
 def _index_entry(replica: Replica) -> tuple[bool, Key] | None:
-    """Which index of its pools a replica stands in (True: roomy), and its key there; None: it has no room.
-
-    Its load is what it runs and what is expected back; among equals the one that got nothing for longest comes
-    first."""
+    """Which index of its pools a replica stands in (True: roomy), and its key there; None: it has no room."""
     if not has_room(replica, RunClass.INTERACTIVE):
         return None
-    key = (replica.in_flight + replica.paused, replica.last_sequence, replica.name)
-    return has_room(replica, RunClass.BATCH), key
+    return has_room(replica, RunClass.BATCH), load_key(replica)
 
 
 def _indexed(pool: Pool, entry: tuple[bool, Key] | None) -> Pool:

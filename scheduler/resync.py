@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from common.ids import DataplaneId, TurnId
 from scheduler import fairness, turns
 from scheduler.events import DataplaneResynced, KnownRun, KnownTurn, Phase, RunClass, StreamLost
-from scheduler.placement import fill, free_slot, rehome_held
+from scheduler.placement import free_slot, rehome_held
 from scheduler.pools import put_replica
-from scheduler.runs import arrive, expect_back, expect_no_more, new_run, put_run, remember_tool_calls
+from scheduler.runs import arrive, expect_back, expect_no_more, forget, new_run, put_run, remember_tool_calls
 from scheduler.state import ORPHAN_LIMIT_S, RESERVED_S, RUN_FORGOTTEN_S, Draft, Run, Turn
 from scheduler.timers import set_turn_timer
 
@@ -40,18 +40,15 @@ def resynced(draft: Draft, event: DataplaneResynced) -> None:
     if event.dataplane in draft.orphaned:
         draft.orphaned = draft.orphaned.delete(event.dataplane)
     named = {known.request.turn_id for known in event.turns}
-    freed = set()
     for turn_id in _turn_ids_of(draft, event.dataplane):
         turn = draft.turns[turn_id]
         if turn.replica is not None and turn_id not in named:
-            freed.add(turn.replica)
             _vanish(draft, turn)
     for known in event.runs:
         _take_over_run(draft, known)
     for known_turn in event.turns:
         _take_over_turn(draft, event.dataplane, known_turn)
-    for name in sorted(freed):
-        fill(draft, name)
+    draft.roomier.extend(draft.replicas)
 
 
 def _vanish(draft: Draft, turn: Turn) -> None:
@@ -116,7 +113,7 @@ def _take_over_turn(draft: Draft, dataplane: DataplaneId, known: KnownTurn) -> N
     draft.turns = draft.turns.set(request.turn_id, turn)
     batch = request.run_class is RunClass.BATCH
     busier = replace(replica, in_flight=replica.in_flight + 1, batch_in_flight=replica.batch_in_flight + batch)
-    put_replica(draft, replica, busier)
+    put_replica(draft, busier)
     fairness.count_running(draft, request.caller, 1)
     if turn.run_id is None:
         set_turn_timer(draft, turn)
@@ -136,8 +133,10 @@ def _take_over_turn(draft: Draft, dataplane: DataplaneId, known: KnownTurn) -> N
 def _set(draft: Draft, run: Run) -> None:
     if run.held:
         rehome_held(draft, run)
-    else:
-        put_run(draft, run)
+        return
+    put_run(draft, run)
+    if run.ended and not run.in_flight:
+        forget(draft, run)
 
 
 def _turn_ids_of(draft: Draft, dataplane: DataplaneId) -> list[TurnId]:

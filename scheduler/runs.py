@@ -68,19 +68,21 @@ def expect_back(draft: Draft, run: Run) -> None:
         put_run(draft, run)
         return
     interactive = run.run_class is RunClass.INTERACTIVE
-    put_replica(draft, home, replace(home, paused=home.paused + 1, reserved=home.reserved + interactive))
+    put_replica(draft, replace(home, paused=home.paused + 1, reserved=home.reserved + interactive))
     put_run(draft, replace(run, expected_as=run.run_class))
     set_pause_timer(draft, run)
 
 
 def expect_no_more(draft: Draft, run: Run) -> Run:
-    """Gives up the place kept for a run, if there is one. The run it returns is not set yet."""
+    """Gives up the place kept for a run, if there is one, and notes that its home is roomier. The run it returns is
+    not set yet."""
     if run.expected_as is None:
         return run
     assert run.home is not None
     home = draft.replicas[run.home]
     interactive = run.expected_as is RunClass.INTERACTIVE
-    put_replica(draft, home, replace(home, paused=home.paused - 1, reserved=home.reserved - interactive))
+    put_replica(draft, replace(home, paused=home.paused - 1, reserved=home.reserved - interactive))
+    draft.roomier.append(home.name)
     return replace(run, expected_as=None)
 
 

@@ -55,6 +55,8 @@ class Replica(Struct, frozen=True, gc=False):
     """False until the first probe."""
     limit: int | None = None
     """Most turns in flight by what its engine reports; None while it reports no queue."""
+    capacity: int | None = None
+    """The lower of `limit` and `max_in_flight`: most turns in flight it gets now; None: not limited."""
     in_flight: int = 0
     batch_in_flight: int = 0
     paused: int = 0
@@ -66,13 +68,6 @@ class Replica(Struct, frozen=True, gc=False):
     running: int | None = None
     waiting: int | None = None
     kv_usage: float | None = None
-
-    @property
-    def capacity(self) -> int | None:
-        """Most turns in flight it gets now; None: not limited."""
-        if self.limit is None or self.max_in_flight is None:
-            return self.max_in_flight if self.limit is None else self.limit
-        return min(self.limit, self.max_in_flight)
 
 
 class Run(Struct, frozen=True, gc=False):
@@ -213,9 +208,9 @@ _FIELDS = attrgetter(*State.__struct_fields__)
 
 
 class Draft:
-    """A state during one decision: the same fields, changeable, and the effects so far."""
+    """A state during one decision: the same fields, changeable, the effects so far, and notes for its end."""
 
-    __slots__ = (*State.__struct_fields__, "effects")
+    __slots__ = (*State.__struct_fields__, "effects", "roomier", "touched")
 
     now: float
     opens_at: float
@@ -256,6 +251,10 @@ class Draft:
             self.run_counts,
         ) = _FIELDS(state)
         self.effects: list[Effect] = []
+        self.roomier: list[ReplicaName] = []
+        """Replicas that may take held turns now: they got room, or turns came to wait for them."""
+        self.touched: dict[ReplicaName, Replica] = {}
+        """Replicas that changed, as they were: their pools' indexes still say so."""
 
     def freeze(self) -> State:
         """The state as it is now."""
@@ -274,6 +273,7 @@ def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int) -
                 name=replica.name,
                 one_shot=replica.kind == "one-shot",
                 max_in_flight=replica.max_in_flight,
+                capacity=replica.max_in_flight,
                 models_learned=replica.models is None,
                 models=None if replica.models is None else tuple(Model(model) for model in replica.models),
             )

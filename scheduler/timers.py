@@ -43,7 +43,8 @@ def set_pause_timer(draft: Draft, run: Run) -> None:
 
 
 def take_due(draft: Draft) -> list[Timer]:
-    """Takes out all timers whose second has come, the earliest first."""
+    """Takes out all timers whose second has come: pauses first, then runs, then one-shot turns, each by their ids,
+    so that the outcome depends on nothing else."""
     due: list[Any] = []
     for second in sorted(second for second in draft.timers if second <= draft.now):
         chain = draft.timers[second]
@@ -51,7 +52,12 @@ def take_due(draft: Draft) -> list[Timer]:
         while chain is not None:
             due.append(chain[0])
             chain = chain[1]
-    return due
+    return sorted(due)
+
+
+def is_due(draft: Draft, at: float) -> bool:
+    """Whether the moment `at` has come, by the grain of the timers."""
+    return math.ceil(at) <= draft.now
 
 
 def _set(draft: Draft, at: float, timer: Timer) -> None:

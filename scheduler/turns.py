@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from common.ids import ReplicaName
 from scheduler.effects import LogExpiry, Reason, RefuseTurn
 from scheduler.events import (
     FirstTokenSeen,
@@ -16,10 +15,9 @@ from scheduler.events import (
     TurnStarted,
 )
 from scheduler.fairness import held_key
-from scheduler.placement import drop_held, fill, free_slot, placement, rehome_held, spread, submit
-from scheduler.pools import pool_key
+from scheduler.placement import drop_held, free_slot, placement, rehome_held, submit
 from scheduler.runs import arrive, expect_back, expect_no_more, forget, identify, put_run, remember_tool_calls
-from scheduler.state import Draft, Run, Turn
+from scheduler.state import Draft, Run, State, Turn
 
 
 def arrived(draft: Draft, event: TurnArrived) -> None:
@@ -53,12 +51,14 @@ def arrived(draft: Draft, event: TurnArrived) -> None:
     submit(draft, Turn(request, event.dataplane, run_id, arrived_at, key), run)
 
 
-def heard_of(draft: Draft, event: TurnStarted | FirstTokenSeen | TurnsRenewed) -> None:
-    """Starts the time limit of turns in flight anew."""
+def heard_of(state: State, event: TurnStarted | FirstTokenSeen | TurnsRenewed) -> State:
+    """Starts the time limit of turns in flight anew. Nothing else changes, so this needs no draft."""
+    now, turns = max(state.now, event.at), state.turns
     for turn_id in event.turn_ids if isinstance(event, TurnsRenewed) else (event.turn_id,):
-        turn = draft.turns.get(turn_id)
+        turn = turns.get(turn_id)
         if turn is not None and turn.replica is not None:
-            draft.turns = draft.turns.set(turn_id, replace(turn, renewed_at=draft.now))
+            turns = turns.set(turn_id, replace(turn, renewed_at=now))
+    return replace(state, now=now, turns=turns)
 
 
 def ended(draft: Draft, event: TurnEnded) -> None:
@@ -97,11 +97,9 @@ def expired(draft: Draft, turn: Turn) -> None:
 
 
 def leave_flight(draft: Draft, turn: Turn, *, paused: bool, done: int) -> None:
-    """Takes a turn out of flight, sets its run's phase, and gives its slot to who is next."""
-    assert turn.replica is not None
+    """Takes a turn out of flight and sets its run's phase."""
     free_slot(draft, turn)
     if turn.run_id is None:
-        fill(draft, turn.replica)
         return
     run = draft.runs[turn.run_id]
     settled = replace(
@@ -116,7 +114,7 @@ def leave_flight(draft: Draft, turn: Turn, *, paused: bool, done: int) -> None:
         expect_back(draft, settled)
     else:
         put_run(draft, settled)
-    fill_after(draft, draft.runs[turn.run_id], turn.replica)
+    _tidy(draft, draft.runs[turn.run_id])
 
 
 def leave_lane(draft: Draft, turn: Turn, *, comes_again: bool) -> None:
@@ -130,23 +128,16 @@ def leave_lane(draft: Draft, turn: Turn, *, comes_again: bool) -> None:
         put_run(draft, replace(run, held=held))
     else:
         put_run(draft, replace(expect_no_more(draft, run), held=held, paused=False))
-    fill_after(draft, draft.runs[turn.run_id], run.home)
+    _tidy(draft, draft.runs[turn.run_id])
 
 
-def fill_after(draft: Draft, run: Run, replica: ReplicaName | None) -> None:
-    """After a turn of a run is gone: forgets the run if it ended, lets its other held turns go where they may go
-    now, and fills the replica that may have got room."""
+def _tidy(draft: Draft, run: Run) -> None:
+    """After a turn of a run, as it is set, is gone: forgets the run if it ended, else lets its held turns go where
+    they may go now."""
     if run.ended and not run.in_flight and not run.held:
         forget(draft, run)
     elif run.held:
         rehome_held(draft, run)
-    if replica is not None and replica in draft.replicas:
-        fill(draft, replica)
-    if run.held:
-        for turn_id in run.held:
-            turn = draft.turns.get(turn_id)
-            if turn is not None and turn.replica is None:
-                spread(draft, pool_key(turn))
 
 
 def refuse_unserved(draft: Draft) -> None:

@@ -1,0 +1,170 @@
+"""`./luftpause bench core`: what one decision of the scheduler costs, and whether that grows with runs and held turns.
+
+Two states are prepared, small (1,000 runs, 100 held turns) and large (100,000 runs, 10,000 held turns), each with every
+place taken. Then whole turns go through them, interleaved piece by piece so that both see the same machine: a turn of a
+random run arrives (and is held, since there is no room), another starts, shows its first token, and ends (so that a
+held one is placed). Time is this thread's CPU time, so that other work on the machine does not count. Garbage
+collection is off: persistent state has no cycles.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import platform
+import random
+import statistics
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
+from common.pool import Replica
+from scheduler.core import decide
+from scheduler.effects import PlaceTurn
+from scheduler.events import (
+    Event,
+    FirstTokenSeen,
+    ReplicaProbed,
+    Request,
+    RunClass,
+    Ticked,
+    TurnArrived,
+    TurnEnded,
+    TurnStarted,
+)
+from scheduler.state import State, initial
+
+EVENTS_PER_S_MIN = 20_000
+GROWTH_MAX = 1.5
+"""The large state's median and 99th percentile against the small one's."""
+KINDS = ("TurnArrived", "TurnStarted", "FirstTokenSeen", "TurnEnded")
+_REPLICAS = 8
+_PLACES = 16
+_CALLERS = 50
+_DATAPLANE = DataplaneId("bench")
+
+
+@dataclass
+class Load:
+    """A state kept at a constant number of runs and held turns, and how long its decisions took (seconds by event
+    kind)."""
+
+    runs: int
+    held: int
+    chance: random.Random
+    state: State = field(init=False)
+    took_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    at: float = 0.0
+    turns: int = 0
+    flying: list[TurnId] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        names = [ReplicaName(f"replica-{n}") for n in range(_REPLICAS)]
+        pool = tuple(Replica(name, "http://localhost", models=("m",), max_in_flight=_PLACES) for name in names)
+        self.state = initial(pool, self.at, 1)
+        for name in names:
+            self._do(ReplicaProbed(3.0, name, healthy=True, running=0, waiting=0))
+        self._do(Ticked(3.0))
+        for number in range(self.runs):
+            self.arrive(number)
+            self.end()
+        while len(self.state.turns) < _REPLICAS * _PLACES + self.held:
+            self.arrive(self.chance.randrange(self.runs))
+        self.took_s.clear()
+
+    def turn(self) -> None:
+        """One whole turn goes through: four events."""
+        self.arrive(self.chance.randrange(self.runs))
+        turn_id = self.chance.choice(self.flying)
+        self._do(TurnStarted(self.at, turn_id))
+        self._do(FirstTokenSeen(self.at, turn_id))
+        self.end()
+
+    def arrive(self, run: int) -> None:
+        """A turn of a run arrives."""
+        self.turns += 1
+        self.at += 0.000_1
+        turn_id = TurnId(f"turn-{self.turns}")
+        run_class = RunClass.INTERACTIVE if run % 10 == 0 else RunClass.BATCH
+        caller = Caller(f"caller-{run % _CALLERS}")
+        request = Request(turn_id, RunId(f"run-{run}"), RunId(""), caller, run_class, Model("m"))
+        self._do(TurnArrived(self.at, _DATAPLANE, request))
+
+    def end(self) -> None:
+        """A turn in flight ends, with a tool call three times out of four."""
+        at = self.chance.randrange(len(self.flying))
+        turn_id, self.flying[at] = self.flying[at], self.flying[-1]
+        self.flying.pop()
+        paused = self.chance.random() < 0.75
+        calls = (f"call-{self.turns}",) if paused else ()
+        self._do(TurnEnded(self.at, turn_id, paused, calls, 1000, 100, 500))
+
+    def _do(self, event: Event) -> None:
+        started = time.thread_time()
+        self.state, effects = decide(self.state, event)
+        self.took_s[type(event).__name__].append(time.thread_time() - started)
+        self.flying += [effect.turn_id for effect in effects if isinstance(effect, PlaceTurn)]
+
+
+def measure(turns: int = 20_000, seed: int = 1) -> dict[str, object]:
+    """Runs both loads for `turns` turns each. Times in µs; `growth` is the large state's figure over the small
+    one's."""
+    small = Load(1_000, 100, random.Random(seed))
+    large = Load(100_000, 10_000, random.Random(seed))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(turns // 100):
+            for load in (small, large):
+                for _ in range(100):
+                    load.turn()
+    finally:
+        gc.enable()
+    kinds = {kind: _compare(small.took_s[kind], large.took_s[kind]) for kind in KINDS}
+    spent_s = sum(sum(large.took_s[kind]) for kind in KINDS)
+    return {
+        "events_per_s": round(len(KINDS) * turns / spent_s),
+        "kinds": kinds,
+        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        "passed": len(KINDS) * turns / spent_s >= EVENTS_PER_S_MIN
+        and all(figures[f"{name}_growth"] <= GROWTH_MAX for figures in kinds.values() for name in ("p50", "p99")),
+    }
+
+
+def _compare(small_s: list[float], large_s: list[float]) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for name, share in (("p50", 0.5), ("p99", 0.99)):
+        few, many = _quantile(small_s, share), _quantile(large_s, share)
+        figures |= {f"{name}_small": round(few * 1e6, 2), f"{name}_large": round(many * 1e6, 2)}
+        figures[f"{name}_growth"] = round(many / few, 2)
+    return figures
+
+
+def _quantile(values: list[float], share: float) -> float:
+    return statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]
+
+
+def main(json_output: bool) -> int:
+    """Prints the figures; 0 if both bars hold, else 1."""
+    report = measure()
+    if json_output:
+        print(json.dumps(report))
+        return 0 if report["passed"] else 1
+    console = Console()
+    table = Table(title=f"µs a decision: 1,000 runs and 100 held turns, 100,000 and 10,000 ({report['machine']})")
+    for column in ("event", "p50 small", "p50 large", "growth", "p99 small", "p99 large", "growth"):
+        table.add_column(column, justify="left" if column == "event" else "right")
+    kinds = report["kinds"]
+    assert isinstance(kinds, dict)
+    for kind, figures in kinds.items():
+        row = [figures[f"{name}_{what}"] for name in ("p50", "p99") for what in ("small", "large", "growth")]
+        table.add_row(kind, *(f"{value:.2f}" for value in row))
+    console.print(table)
+    verdict = "holds" if report["passed"] else "MISSED"
+    rate = f"{report['events_per_s']:,} events/s in the large state (bar: {EVENTS_PER_S_MIN:,})"
+    console.print(f"{rate}; growth at most {GROWTH_MAX}: {verdict}")
+    return 0 if report["passed"] else 1

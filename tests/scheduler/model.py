@@ -1,0 +1,312 @@
+"""The scheduler as one would write it without a care for speed: plain lists, every rule a scan. What `decide` is
+compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil
+
+from common.ids import Caller, DataplaneId, ReplicaName, RunId, TurnId
+from scheduler.effects import Effect, LogExpiry, PlaceTurn, Reason, RefuseTurn
+from scheduler.events import (
+    Event,
+    ReplicaProbed,
+    Request,
+    RunClass,
+    RunEnded,
+    StreamLost,
+    Ticked,
+    TurnAbandoned,
+    TurnArrived,
+    TurnEnded,
+    TurnFailed,
+    TurnsRenewed,
+    TurnStarted,
+)
+from scheduler.events import FirstTokenSeen as FirstToken
+
+
+@dataclass
+class Replica:
+    name: ReplicaName
+    one_shot: bool
+    models: tuple[str, ...]
+    cap: int | None
+    healthy: bool = False
+    limit: int | None = None
+    last: int = 0
+
+
+@dataclass
+class Run:
+    run_id: RunId
+    caller: Caller
+    cls: RunClass
+    home: ReplicaName | None = None
+    paused: bool = False
+    paused_at: float = 0.0
+    expected: RunClass | None = None
+    done: int = 0
+    active_at: float = 0.0
+    ended: bool = False
+
+
+@dataclass
+class Turn:
+    request: Request
+    dataplane: DataplaneId
+    run: Run | None
+    key: tuple[object, ...]
+    arrived_at: float
+    replica: ReplicaName | None = None
+    renewed_at: float = 0.0
+    sequence: int = 0
+    held_s: float = 0.0
+
+
+@dataclass
+class Model:
+    """`apply(event)` returns the effects."""
+
+    replicas: dict[ReplicaName, Replica]
+    opens_at: float
+    sequence: int
+    now: float = 0.0
+    is_open: bool = False
+    arrivals: int = 0
+    runs: dict[RunId, Run] = field(default_factory=dict)
+    turns: dict[TurnId, Turn] = field(default_factory=dict)
+    calls: dict[tuple[str, str], tuple[RunId | None, int]] = field(default_factory=dict)
+    effects: list[Effect] = field(default_factory=list)
+    orphaned: dict[DataplaneId, float] = field(default_factory=dict)
+
+    def apply(self, event: Event) -> tuple[Effect, ...]:  # noqa: PLR0912 - a line a kind
+        before = self.now
+        self.now, self.effects = max(self.now, event.at), []
+        match event:
+            case TurnArrived():
+                self.arrive(event)
+            case TurnStarted() | FirstToken() | TurnsRenewed():
+                for turn_id in event.turn_ids if isinstance(event, TurnsRenewed) else (event.turn_id,):
+                    if turn_id in self.turns:
+                        self.turns[turn_id].renewed_at = self.now
+            case TurnEnded():
+                turn = self.flying(event.turn_id)
+                if turn:
+                    for call in event.tool_call_ids if turn.run else ():
+                        assert turn.run
+                        key = (turn.run.caller, call)
+                        same = self.calls.get(key, (turn.run.run_id, 0))[0] == turn.run.run_id
+                        self.calls[key] = (turn.run.run_id if same else None, int(self.now // 60))
+                    self.leave(turn, event.has_tool_calls, 1)
+            case TurnFailed():
+                turn = self.flying(event.turn_id)
+                if turn:
+                    self.leave(turn, False, 0)
+            case TurnAbandoned():
+                known = self.turns.get(event.turn_id)
+                if known:
+                    self.leave(known, False, 0) if known.replica else self.unhold(known, False)
+            case RunEnded():
+                run = self.runs.get(event.run_id)
+                if run and run.caller == event.caller:
+                    run.ended = True
+                    self.forget_if_over(run)
+            case ReplicaProbed():
+                self.probe(event)
+            case StreamLost():
+                for turn_id in sorted(self.turns):
+                    lost = self.turns.get(turn_id)
+                    if lost and lost.dataplane == event.dataplane and not lost.replica:
+                        self.unhold(lost, True)
+                self.orphaned[event.dataplane] = self.now + 15
+            case Ticked():
+                self.tick()
+                if self.now // 60 != before // 60:
+                    self.calls = {k: v for k, v in self.calls.items() if v[1] >= (self.now - 1800) // 60}
+        self.spread()
+        return tuple(self.effects)
+
+    def flying(self, turn_id: TurnId) -> Turn | None:
+        turn = self.turns.get(turn_id)
+        return turn if turn and turn.replica else None
+
+    def of(self, run: Run, flying: bool) -> list[Turn]:
+        return [t for t in self.turns.values() if t.run is run and bool(t.replica) == flying]
+
+    def room(self, r: Replica, cls: RunClass) -> bool:
+        flying = [t for t in self.turns.values() if t.replica == r.name]
+        cap = min((c for c in (r.limit, r.cap) if c is not None), default=None)
+        if not r.healthy or (cap is not None and len(flying) >= cap):
+            return False
+        reserved = sum(x.home == r.name and x.expected is RunClass.INTERACTIVE for x in self.runs.values())
+        no_batch = all(t.request.run_class is RunClass.INTERACTIVE for t in flying)
+        return cap is None or cls is RunClass.INTERACTIVE or len(flying) + reserved < cap or no_batch
+
+    def load(self, r: Replica) -> tuple[int, int, str]:
+        flying = sum(t.replica == r.name for t in self.turns.values())
+        return flying + sum(x.home == r.name and x.expected is not None for x in self.runs.values()), r.last, r.name
+
+    def serves(self, r: Replica, t: Turn) -> bool:
+        return r.one_shot == t.request.one_shot and t.request.model in r.models
+
+    def pinned(self, t: Turn) -> Replica | None:
+        if not t.run or not t.run.home or not (t.run.paused or self.of(t.run, True)):
+            return None
+        home = self.replicas[t.run.home]
+        return home if home.healthy and self.serves(home, t) else None
+
+    def untie(self, run: Run | None) -> None:
+        if run and run.home and not self.replicas[run.home].healthy:
+            run.home, run.expected = None, None
+
+    def arrive(self, event: TurnArrived) -> None:
+        request = event.request
+        known = self.turns.get(request.turn_id)
+        if known:
+            known.dataplane = event.dataplane
+            if known.replica:
+                self.tell(known)
+            return
+        run = None
+        if not request.one_shot:
+            found = [self.calls.get((request.caller, c), (None, 0))[0] for c in request.tool_call_ids]
+            run_id = request.run_id or next((r for r in found if r), request.new_run_id)
+            run = self.runs.get(run_id) or Run(run_id, request.caller, request.run_class)
+            if run.caller != request.caller:
+                text = f"run '{run_id}' belongs to another caller"
+                self.effects.append(RefuseTurn(event.dataplane, request.turn_id, Reason.RUN_OF_OTHER_CALLER, text))
+                return
+        self.arrivals += 1
+        going_on = bool(run and (run.paused or self.of(run, True)))
+        key = (not going_on, -run.done if run else 0, self.now - event.held_s, self.arrivals)
+        turn = Turn(request, event.dataplane, run, key, self.now - event.held_s)
+        if not any(self.serves(r, turn) for r in self.replicas.values()):
+            kind = "one-shot" if request.one_shot else "generative"
+            text = f"no {kind} replica serves model '{request.model}'"
+            self.effects.append(RefuseTurn(event.dataplane, request.turn_id, Reason.UNKNOWN_MODEL, text))
+            return
+        if run:
+            self.runs[run.run_id] = run
+            run.cls, run.active_at, run.ended = request.run_class, self.now, False
+        self.untie(run)
+        self.turns[request.turn_id] = turn
+        where = self.choose(turn)
+        if where:
+            self.place(turn, where)
+
+    def choose(self, t: Turn) -> Replica | None:
+        if not self.is_open:
+            return None
+        cls, pinned = t.request.run_class, self.pinned(t)
+        if pinned:
+            return pinned if self.room(pinned, cls) else None
+        roomy = [r for r in self.replicas.values() if self.serves(r, t) and self.room(r, cls)]
+        if t.run and t.run.home and self.replicas[t.run.home] in roomy:
+            return self.replicas[t.run.home]
+        return min(roomy, key=self.load, default=None)
+
+    def place(self, t: Turn, r: Replica) -> None:
+        self.sequence += 1
+        tied = t.run and t.run.home and (t.run.paused or self.of(t.run, True)) and self.replicas[t.run.home].healthy
+        t.replica, t.sequence, t.renewed_at, t.held_s = r.name, self.sequence, self.now, self.now - t.arrived_at
+        r.last = self.sequence
+        if t.run:
+            t.run.home = t.run.home if tied else r.name
+            t.run.paused, t.run.expected, t.run.active_at = False, None, self.now
+        self.tell(t)
+
+    def tell(self, t: Turn) -> None:
+        assert t.replica
+        run_id = t.run.run_id if t.run else None
+        self.effects.append(PlaceTurn(t.dataplane, t.request.turn_id, run_id, t.replica, t.sequence, t.held_s))
+
+    def next_for(self, r: Replica) -> Turn | None:
+        def fits(t: Turn) -> bool:
+            home = self.pinned(t)
+            return (home is r if home else self.serves(r, t)) and self.room(r, t.request.run_class)
+
+        def order(t: Turn) -> tuple[object, ...]:
+            running = sum(o.replica is not None and o.request.caller == t.request.caller for o in self.turns.values())
+            return t.request.run_class, running, t.key
+
+        return min((t for t in self.turns.values() if not t.replica and fits(t)), key=order, default=None)
+
+    def spread(self) -> None:
+        while self.is_open:
+            for r in sorted(self.replicas.values(), key=self.load):
+                turn = self.next_for(r)
+                if turn:
+                    self.place(turn, r)
+                    break
+            else:
+                return
+
+    def leave(self, t: Turn, paused: bool, done: int) -> None:
+        del self.turns[t.request.turn_id]
+        assert t.replica
+        if t.run:
+            run = t.run
+            run.paused, run.paused_at, run.active_at, run.done = paused, self.now, self.now, run.done + done
+            run.expected = run.cls if paused and not self.of(run, True) else None
+            for _ in self.of(run, False):
+                self.untie(run)
+            self.forget_if_over(run)
+
+    def expire(self, turn: Turn) -> None:
+        assert turn.replica
+        self.effects.append(LogExpiry(turn.request.turn_id, turn.replica))
+        self.leave(turn, False, 0)
+
+    def unhold(self, t: Turn, comes_again: bool) -> None:
+        del self.turns[t.request.turn_id]
+        if not t.run:
+            return
+        if not comes_again and not self.of(t.run, True) and not self.of(t.run, False):
+            t.run.paused, t.run.expected = False, None
+        self.forget_if_over(t.run)
+
+    def forget_if_over(self, run: Run) -> None:
+        if run.ended and not self.of(run, True) and not self.of(run, False):
+            run.expected = None
+            del self.runs[run.run_id]
+
+    def probe(self, event: ReplicaProbed) -> None:
+        r = self.replicas[event.replica]
+        was, r.healthy = r.healthy, event.healthy
+        flying = sum(t.replica == r.name for t in self.turns.values())
+        if event.healthy and event.waiting:
+            r.limit = max(1, event.running or 0)
+        elif event.healthy and (event.waiting is None or r.limit is None or not flying):
+            r.limit = None
+        elif event.healthy and r.limit is not None and flying >= r.limit:
+            r.limit += max(1, r.limit // 4)
+        if was and not r.healthy:
+            for t in self.turns.values():
+                if not t.replica and t.run and t.run.home == r.name:
+                    self.untie(t.run)
+
+    def tick(self) -> None:
+        if not self.is_open and self.now >= self.opens_at:
+            self.is_open = True
+        for run_id in sorted(self.runs):
+            run = self.runs[run_id]
+            if run.expected is not None and ceil(run.paused_at + 60) <= self.now:
+                run.expected = None
+        for run_id in sorted(self.runs):
+            run = self.runs[run_id]
+            for turn in sorted(self.of(run, True), key=lambda t: t.sequence):
+                if ceil(turn.renewed_at + 600) <= self.now:
+                    self.expire(turn)
+            quiet = not self.of(run, True) and not self.of(run, False)
+            if quiet and ceil(run.active_at + 1800) <= self.now and run_id in self.runs:
+                del self.runs[run_id]
+        for turn in sorted(self.turns.values(), key=lambda t: t.request.turn_id):
+            if not turn.run and turn.replica and ceil(turn.renewed_at + 600) <= self.now:
+                self.expire(turn)
+        for name in sorted(name for name, due in self.orphaned.items() if due <= self.now):
+            del self.orphaned[name]
+            for turn_id in sorted(self.turns):
+                orphan = self.flying(turn_id)
+                if orphan and orphan.dataplane == name:
+                    self.expire(orphan)
