@@ -81,7 +81,7 @@ def load(
     else:
         Console().print(report.table([figures], f"{base_url}, model {chosen}, seed {number}"))
     if not figures["turns"]:
-        options.fail(f"no turn succeeded: {report.counts({**figures['errors'], **figures['retries']})}")
+        options.fail(f"no turn succeeded in {figures['seconds']} s: {report.faults(figures)}")
 
 
 def _printable(caller: str) -> str:

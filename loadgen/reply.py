@@ -28,7 +28,6 @@ class _Delta(msgspec.Struct, gc=False):
 
 class _Choice(msgspec.Struct, gc=False):
     delta: _Delta | None = None
-    finish_reason: str | None = None
 
 
 class _PromptDetails(msgspec.Struct, gc=False):
@@ -66,7 +65,7 @@ class ToolCall:
 class Reply:
     """One reply as it comes. `feed` it, then `finish` it."""
 
-    __slots__ = ("_calls", "_done", "_rest", "_texts", "_tokens", "_usage", "finish_reason", "first_s", "last_s")
+    __slots__ = ("_calls", "_done", "_rest", "_texts", "_tokens", "_usage", "first_s", "last_s")
 
     def __init__(self) -> None:
         self._rest = b""
@@ -75,7 +74,6 @@ class Reply:
         self._usage: _Usage | None = None
         self._tokens = 0
         self._done = False
-        self.finish_reason: str | None = None
         self.first_s: float | None = None
         """When the first token came, on the clock of `feed`; None: none yet."""
         self.last_s: float | None = None
@@ -107,8 +105,6 @@ class Reply:
         if chunk.usage is not None:
             self._usage = chunk.usage
         for choice in chunk.choices:
-            if choice.finish_reason is not None:
-                self.finish_reason = choice.finish_reason
             if choice.delta is not None and self._take(choice.delta):
                 self._tokens += 1
                 self.last_s = at_s

@@ -64,7 +64,7 @@ def line(report: dict[str, Any]) -> str:
         f"{report['seconds']:.0f} s  {report['class']}: {report['runs']} runs ({report['runs_per_min']:.1f}/min), "
         f"{report['turns']} turns, run p50 {_seconds(report['run_s']['p50'])}, "
         f"first token p50 {_seconds(report['ttft_s']['p50'])}, cached {_share(report['cached_share'])}, "
-        f"errors: {counts(report['errors'])}"
+        f"errors: {_counts(report['errors'])}"
     )
 
 
@@ -86,8 +86,8 @@ def table(reports: Sequence[dict[str, Any]], title: str) -> Table:
         row(f"{name} p50 / p90 / p99", *(" / ".join(_seconds(r[key][f"p{p}"]) for p in PERCENTS) for r in reports))
     row("completion tokens", *(f"{r['completion_tokens']} ({r['tokens_per_s']:.1f} a second)" for r in reports))
     row("prompt tokens", *(f"{r['prompt_tokens']} ({_share(r['cached_share'])} cached)" for r in reports))
-    row("errors", *(counts(r["errors"]) for r in reports))
-    row("retries", *(counts(r["retries"]) for r in reports))
+    row("errors", *(_counts(r["errors"]) for r in reports))
+    row("retries", *(_counts(r["retries"]) for r in reports))
     return shown
 
 
@@ -101,6 +101,12 @@ def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
-def counts(by_kind: dict[str, int]) -> str:
-    """`2 timeout, 1 status 502`, or `none`."""
+def faults(report: dict[str, Any]) -> str:
+    """What went wrong, in one line; also why there was no good turn."""
+    told = [f"errors: {_counts(report['errors'])}"] if report["errors"] else []
+    told += [f"retried: {_counts(report['retries'])}"] if report["retries"] else []
+    return "; ".join(told) or "no errors, none had ended"
+
+
+def _counts(by_kind: dict[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in sorted(by_kind.items())) or "none"

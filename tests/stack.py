@@ -3,8 +3,8 @@
     with running_stack(tmp_path, replicas=2) as stack:
         requests go to stack.base_url
 
-`running` starts any one service. Everything started here is ended when its `with` block is left, and a service
-that does not end cleanly fails the test with its log.
+`started` runs any one service. Everything started here is ended when its `with` block is left, and a service that does
+not end cleanly fails the test with its log.
 """
 
 from __future__ import annotations
@@ -78,11 +78,6 @@ class Service:
                 self.process.kill()
         return self.process.wait()
 
-    def kill(self) -> None:
-        """Ends it as a crash would."""
-        self.process.kill()
-        self.process.wait()
-
 
 def start(module: str, settings: Mapping[str, str], log: pathlib.Path, *arguments: str) -> Service:
     """Starts `python -m module` with `settings` as its environment. The caller ends it."""
@@ -92,20 +87,22 @@ def start(module: str, settings: Mapping[str, str], log: pathlib.Path, *argument
     return Service(module, process, log)
 
 
-@contextlib.contextmanager
-def running(
-    module: str, settings: Mapping[str, str], health_urls: tuple[str, ...], log: pathlib.Path, *arguments: str
-) -> Iterator[Service]:
-    """Runs `python -m module` while the block runs, once every one of `health_urls` answers."""
-    service = start(module, settings, log, *arguments)
+def wait_healthy(service: Service, health_urls: tuple[str, ...]) -> None:
+    """Waits until every one of `health_urls` answers. Raises RuntimeError with the log if the service ends instead."""
 
     def healthy() -> bool:
         if service.process.poll() is not None:
-            raise RuntimeError(f"{module} ended with {service.process.returncode}: {service.text()}")
+            raise RuntimeError(f"{service.name} ended with {service.process.returncode}: {service.text()}")
         return all(answers(url) for url in health_urls)
 
+    wait_until_sync(healthy, START_TIMEOUT_S, f"{service.name} is healthy")
+
+
+@contextlib.contextmanager
+def started(module: str, settings: Mapping[str, str], log: pathlib.Path, *arguments: str) -> Iterator[Service]:
+    """Runs `python -m module` while the block runs, and fails if it then does not end cleanly. See `wait_healthy`."""
+    service = start(module, settings, log, *arguments)
     try:
-        wait_until_sync(healthy, START_TIMEOUT_S, f"{module} is healthy")
         yield service
     finally:
         was_running = service.process.poll() is None
@@ -173,7 +170,9 @@ def running_stack(
     if not engines:
         parts.insert(0, ("fakes.engine", tuple(f"{url}/health" for url in engine_urls), ()))
     with contextlib.ExitStack() as opened:
-        for module, health_urls, arguments in parts:
+        for module, _, arguments in parts:
             log = folder / f"{module}.log"
-            stack.services[module] = opened.enter_context(running(module, shared, health_urls, log, *arguments))
+            stack.services[module] = opened.enter_context(started(module, shared, log, *arguments))
+        for module, health_urls, _ in parts:
+            wait_healthy(stack.services[module], health_urls)
         yield stack

@@ -14,25 +14,27 @@ from tests.stack import ROOT, Stack, environment, running_stack
 
 pytestmark = pytest.mark.e2e
 
+TOKEN = "open-sesame"
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with running_stack(tmp_path_factory.mktemp("stack"), settings={"LUFTPAUSE_ENGINE_SPEED": "10"}) as running:
+    settings = {"LUFTPAUSE_ENGINE_SPEED": "10", "LUFTPAUSE_TOKEN": TOKEN}
+    with running_stack(tmp_path_factory.mktemp("stack"), settings=settings) as running:
         yield running
 
 
 def run(name: str, folder: pathlib.Path, **settings: str) -> subprocess.CompletedProcess[str]:
     # A proxy that leads nowhere: an example that talks to anything but BASE_URL fails.
-    elsewhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "LUFTPAUSE_TOKEN": ""}
+    elsewhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "LUFTPAUSE_TOKEN": TOKEN}
     return subprocess.run(
         [sys.executable, str(ROOT / "examples" / name)],
         env=environment({**elsewhere, **settings}),
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
