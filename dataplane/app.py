@@ -49,6 +49,8 @@ class App:
         self._gather = gather
         self._scheduler = SchedulerClient(config.scheduler, id_source("dataplane")(), config.token_text)
         self._proxy = Proxy(self._scheduler, pool)
+        self.address: tuple[str, int] | None = None
+        """Where it listens, once it does."""
         self._server = Server(self._proxy, Routes(self._scheduler, config.token_text, self._snapshot), config)
 
     async def serve(self, ended: asyncio.Event, listen_on: socket.socket | None = None) -> None:
@@ -63,7 +65,7 @@ class App:
                 )
         except OSError as error:
             raise port_problem(self._config, error) from None
-        host, port = listening.sockets[0].getsockname()[:2]
+        host, port = self.address = listening.sockets[0].getsockname()[:2]
         if listen_on is None:
             log.info("dataplane listening address=%s:%d workers=1", host, port)
         scheduler = asyncio.create_task(self._scheduler.run())

@@ -94,6 +94,10 @@ class Meter:
         """Whether the reply said that it is complete, which counts where HTTP cannot tell."""
         raise NotImplementedError
 
+    def is_ordinary(self, data: bytes, start: int, end: int) -> bool:  # noqa: ARG002
+        """Whether `data[start:end]` may be relayed without being fed: only a stream can tell."""
+        return False
+
     def feed(self, data: bytes) -> bytes:
         """Takes the next bytes of the body; returns those to relay now."""
         raise NotImplementedError
@@ -191,15 +195,19 @@ class StreamMeter(Meter):
         return self.done or bool(self.finish_reason)
 
     def feed(self, data: bytes) -> bytes:
-        """Reads the events that are whole with `data`. While usage is hidden, bytes of an unfinished event are held back."""
-        if (
-            self._templated
-            and data.startswith(self._before)
-            and data.endswith(self._after)
-            and data.find(b'"', self._before_bytes, len(data) - self._after_bytes) < 0
-        ):
+        """Reads the events that are whole with `data`. While usage is hidden, unfinished ones are held back."""
+        if self.is_ordinary(data, 0, len(data)):
             return data
         return self._feed_anything(data)
+
+    def is_ordinary(self, data: bytes, start: int, end: int) -> bool:
+        """Whether `data[start:end]` is one whole event with nothing to be read or hidden; it need not be fed then."""
+        return (
+            self._templated
+            and data.startswith(self._before, start)
+            and data.endswith(self._after, start, end)
+            and data.find(b'"', start + self._before_bytes, end - self._after_bytes) < 0
+        )
 
     def finish(self) -> bytes:
         """Reads an event that lacks its empty line."""

@@ -265,6 +265,14 @@ class Turn:
         if shown:
             self._write(shown)
 
+    def received_chunk(self, data: bytes, start: int) -> None:
+        """Relays one chunk of the body: an ordinary one as it came, framing and all. The hot path of streams."""
+        if self._chunked and self._meter.is_ordinary(data, start, len(data) - 2):
+            self._relayed += len(data)
+            self._write(data)
+        else:
+            self.received(data[start:-2], False)
+
     def lost(self, problem: str, untouched: bool) -> None:
         """The engine's connection broke: once more if it was an old one, else a 502, or a close in mid-reply."""
         self._engine = None
