@@ -78,6 +78,11 @@ class Service:
                 self.process.kill()
         return self.process.wait()
 
+    def kill(self) -> None:
+        """Ends it as a crash would; nothing happens if it has ended."""
+        self.process.kill()
+        self.process.wait()
+
 
 def start(module: str, settings: Mapping[str, str], log: pathlib.Path, *arguments: str) -> Service:
     """Starts `python -m module` with `settings` as its environment. The caller ends it."""
