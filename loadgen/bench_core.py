@@ -44,7 +44,7 @@ GROWTH_MAX = 1.5
 KINDS = ("TurnArrived", "TurnStarted", "FirstTokenSeen", "TurnEnded")
 _REPLICAS = 8
 _PLACES = 16
-_CALLERS = 50
+_CALLERS = 12
 _DATAPLANE = DataplaneId("bench")
 
 

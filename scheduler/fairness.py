@@ -26,6 +26,7 @@ def held_key(*, is_continuation: bool, turns_done: int, arrived_at: float, arriv
 
 def enqueue(draft: Draft, turn: Turn) -> None:
     """Adds a held turn to its lane."""
+    _count_held(draft, turn, 1)
     caller, run_class, key = turn.request.caller, turn.request.run_class, pool_key(turn)
     where = turn.held_at, key
     lane = _lanes(draft, where)[run_class]
@@ -44,6 +45,7 @@ def enqueue(draft: Draft, turn: Turn) -> None:
 
 def dequeue(draft: Draft, turn: Turn) -> None:
     """Takes a held turn out of its lane."""
+    _count_held(draft, turn, -1)
     caller, run_class, key = turn.request.caller, turn.request.run_class, pool_key(turn)
     where = turn.held_at, key
     lane = _lanes(draft, where)[run_class]
@@ -77,6 +79,8 @@ def best(draft: Draft, replica: Replica, *, batch_too: bool) -> TurnId | None:
     """The held turn that goes next to `replica`: one that must go there or one that may; None if there is none.
 
     Without `batch_too` only interactive turns are considered."""
+    if not draft.held[0] and not (batch_too and draft.held[1]):
+        return None
     home = draft.homes.get(replica.name)
     pools = [draft.pools[replica.one_shot, model].lanes for model in replica.models or ()]
     shares = draft.shares
@@ -89,6 +93,14 @@ def best(draft: Draft, replica: Replica, *, batch_too: bool) -> TurnId | None:
             turn_id: TurnId = min(candidates)[1][-1]
             return turn_id
     return None
+
+
+def _count_held(draft: Draft, turn: Turn, change: int) -> None:
+    interactive, batch = draft.held
+    if turn.request.run_class is RunClass.INTERACTIVE:
+        draft.held = (interactive + change, batch)
+    else:
+        draft.held = (interactive, batch + change)
 
 
 def _put_share(draft: Draft, caller: Caller, running: int, waits_in: tuple[tuple[PoolKey, RunClass], ...]) -> None:

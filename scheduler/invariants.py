@@ -90,6 +90,8 @@ def _items(chain: object) -> list[object]:
 
 
 def _check_lanes(state: State, held: list[Turn]) -> None:
+    classes = Counter(turn.request.run_class for turn in held)
+    assert state.held == (classes[RunClass.INTERACTIVE], classes[RunClass.BATCH])
     in_homes = {
         key[-1]: (name, run_class, caller)
         for name, lanes in state.homes.items()

@@ -98,7 +98,7 @@ def fill(draft: Draft) -> None:
     """Places held turns on the replicas noted as roomier, one at a time on the least loaded that takes one.
 
     A placement may make room elsewhere (a place that was kept), which is filled too."""
-    if not draft.is_open:
+    if not draft.is_open or draft.held == (0, 0):
         return
     heap: list[tuple[Key, ReplicaName]] = []
     while draft.roomier or heap:

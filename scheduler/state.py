@@ -200,6 +200,8 @@ class State(Struct, frozen=True, gc=False):
     """By second, what to look at when it has come: see `timers`."""
     orphaned: Map[DataplaneId, float]
     """Dataplanes whose stream is lost, and when their turns in flight are dropped."""
+    held: tuple[int, int]
+    """Held turns by class."""
     run_counts: tuple[int, ...]
     """Runs by class and phase: index 3 · class + phase - 1."""
 
@@ -228,6 +230,7 @@ class Draft:
     tool_call_minutes: Map[int, Chain]
     timers: Map[int, Chain]
     orphaned: Map[DataplaneId, float]
+    held: tuple[int, int]
     run_counts: tuple[int, ...]
 
     def __init__(self, state: State) -> None:
@@ -248,6 +251,7 @@ class Draft:
             self.tool_call_minutes,
             self.timers,
             self.orphaned,
+            self.held,
             self.run_counts,
         ) = _FIELDS(state)
         self.effects: list[Effect] = []
@@ -299,6 +303,7 @@ def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int) -
             tool_call_minutes=empty,
             timers=empty,
             orphaned=empty,
+            held=(0, 0),
             run_counts=(0,) * 6,
         )
     )
