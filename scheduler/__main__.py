@@ -27,8 +27,8 @@ STOP_GRACE_S = 0.2
 """Calls in progress get so long to end by themselves; then they are told that the scheduler is unavailable."""
 
 GARBAGE_COLLECTION_OBJECTS = 50_000
-"""New objects between two collections, instead of 700: the state has no cycles, and looking through it for some costs an
-eighth of a turn (measured with an empty state) and more with every run."""
+"""New objects between two collections, instead of 700: the state has no cycles, and looking through it for some costs
+an eighth of a turn (measured with an empty state), and more with every run."""
 
 log = logging.getLogger("scheduler")
 

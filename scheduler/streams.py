@@ -62,6 +62,7 @@ class Dispatch:
             older.close(grpc.StatusCode.ABORTED, f"fenced by epoch {stream.epoch}")
         self._streams[stream.dataplane] = stream
         self.host.attach(stream.dataplane, stream)
+        log.info("event=dataplane_connected dataplane=%s epoch=%d", stream.dataplane, stream.epoch)
         return None
 
     def lose(self, stream: Stream) -> None:
@@ -69,6 +70,7 @@ class Dispatch:
         del self._streams[stream.dataplane]
         self._unacknowledged.discard(stream)
         self.host.detach(stream.dataplane)
+        log.info("event=dataplane_lost dataplane=%s epoch=%d", stream.dataplane, stream.epoch)
         self.host.tell((StreamLost(self.host.now(), stream.dataplane),))
 
     def acknowledge_soon(self, stream: Stream) -> None:

@@ -71,7 +71,8 @@ def test_a_value_that_is_no_count_is_not_there(value: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"\x00\xff" * 100, b"<html>not here</html>", b"vllm:num_requests_running", b"vllm:num_requests_running{"]
+    "text",
+    [b"", b"\x00\xff" * 100, b"<html>not here</html>", b"vllm:num_requests_running", b"vllm:num_requests_running{"],
 )
 def test_garbage_tells_nothing(text: bytes) -> None:
     assert read(text) == Load()
