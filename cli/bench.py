@@ -21,6 +21,6 @@ def bench() -> None:
 @app.command()
 def core(print_json: options.Json = False) -> None:
     """Events a second of the scheduler's core, and how their cost grows with runs and held turns."""
-    from loadgen import bench_core  # noqa: PLC0415 - each start of the command line would pay for it
+    from loadgen.bench_core import main  # noqa: PLC0415 - each start of the command line would pay for it
 
-    raise typer.Exit(bench_core.main(json_output=print_json))
+    raise typer.Exit(main(json_output=print_json))

@@ -153,11 +153,13 @@ def _run(
 ) -> None:
     """Starts `wanted` and stays until the end, or until all are healthy with `detach`. Raises ServiceError."""
     watching = supervisor.Supervisor(settings, folder / "logs" if detach else None)
+    was_healthy = False
     try:
         for service in wanted:
             watching.start(service)
             state.write(folder, _instance(watching, chosen, ready=False))
         watching.wait_healthy()
+        was_healthy = True
         if detach:
             watching.detach()
         instance = _instance(watching, chosen, ready=True, detached=detach)
@@ -174,6 +176,8 @@ def _run(
         _end(folder, watching)
         raise
     _end(folder, watching)
+    if not was_healthy:
+        options.fail("stopped before all was healthy")
 
 
 def _end(folder: pathlib.Path, watching: supervisor.Supervisor) -> None:

@@ -1,7 +1,7 @@
 """A tiny service in place of the real ones, for tests of how `up` treats services. `python -m tests.cli.standin`.
 
 STANDIN_PORTS are its ports; each answers what all services would at once, but `/die`, which ends it with exit code 3.
-STANDIN_HANGS=1 makes it deaf to SIGTERM, STANDIN_CHILD=1 gives it a child, whose pid it prints.
+STANDIN_UNHEALTHY=1 makes that a 503, STANDIN_HANGS=1 makes it deaf to SIGTERM, STANDIN_CHILD=1 gives it a child.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
         if self.path == "/die":
             print("dying as asked", flush=True)
             os._exit(3)
-        self.send_response(200)
+        self.send_response(503 if os.environ.get("STANDIN_UNHEALTHY") == "1" else 200)
         self.send_header("content-length", str(len(self.BODY)))
         self.end_headers()
         self.wfile.write(self.BODY)
@@ -38,8 +38,7 @@ def main() -> None:
     hangs = os.environ.get("STANDIN_HANGS") == "1"
     signal.signal(signal.SIGTERM, signal.SIG_IGN if hangs else lambda *_: os._exit(0))
     if os.environ.get("STANDIN_CHILD") == "1":
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        print(f"child={child.pid}", flush=True)
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     servers = [
         http.server.ThreadingHTTPServer(("127.0.0.1", int(port)), Answers)
         for port in os.environ["STANDIN_PORTS"].split(",")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import os
 import pathlib
 import re
 import signal
 import socket
+import subprocess
 import urllib.request
 
 import pytest
 
 from cli import processes
 from tests.cli.commands import Place, left
+from tests.stack import environment
 from tests.waiting import wait_until_sync
 
 
@@ -129,7 +132,6 @@ def test_a_service_that_dies_ends_up_with_its_last_lines(place: Place) -> None:
 
 
 def test_services_do_not_outlive_an_up_that_was_killed(place: Place) -> None:
-    place.settings = {"STANDIN_CHILD": "1"}
     with place.foreground() as up:
         started = place.recorded()
         up.kill()
@@ -172,6 +174,35 @@ def test_what_a_reboot_left_in_the_state_folder_is_no_instance(place: Place) -> 
         assert again.returncode == 0
         assert "already" not in again.stdout
         assert place.recorded() != started
+
+
+def test_an_instance_that_has_lost_a_service_is_not_taken_for_up(place: Place) -> None:
+    with place.detached():
+        [scheduler] = [process for process in place.recorded() if process.name == "scheduler"]
+        os.killpg(scheduler.pid, signal.SIGKILL)
+        wait_until_sync(lambda: left([scheduler]) == [], what="it is gone")
+        again = place.call("up", "--detach")
+        assert again.returncode == 1
+        assert "scheduler of the instance" in again.stderr
+        assert "./luftpause down" in again.stderr
+        report = json.loads(place.call("status", "--json").stdout)
+        assert [service["healthy"] for service in report["services"]] == [True, False, True]
+
+
+def test_an_up_that_is_stopped_before_all_is_healthy_fails_and_leaves_nothing(place: Place) -> None:
+    place.settings = {"STANDIN_UNHEALTHY": "1"}
+    up = subprocess.Popen(place.command("up", "--detach"), env=environment(place.settings), stderr=subprocess.PIPE)
+    try:
+        wait_until_sync(lambda: len(place.recorded()) == 3, timeout_s=20, what="all are started")
+        started = place.recorded()
+        up.terminate()
+        _, errors = up.communicate(timeout=20)
+    finally:
+        up.kill()
+        place.call("down")
+    assert up.returncode == 1
+    assert b"stopped before all was healthy" in errors
+    assert left(started) == []
 
 
 def test_an_up_json_of_somebody_else_is_named(place: Place) -> None:
