@@ -1,0 +1,1 @@
+"""Sub-agents that outlive the process: run journal, agent loop, tool calls, MCP and gRPC surfaces."""

@@ -1,0 +1,53 @@
+"""What a person is asked, and what the answer becomes. Pure.
+
+One question of a run is open at a time, the first in the order of its calls. A question names its call, so that an
+answer which was meant for another one is told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from runtime.agent import AskApproval, next_step
+from runtime.records import Answered
+from runtime.run import RunState
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked about one call."""
+
+    step: int
+    call: int
+    tool: str
+    arguments: str
+    """A JSON object."""
+    known: str | None
+    """Asked since the call's outcome is unknown, and this is what is known; None: asked before its start."""
+
+    @property
+    def text(self) -> str:
+        """The question, for people."""
+        if self.known is None:
+            return f"Allow the tool call {self.tool} {self.arguments}?"
+        return f"{self.known} Repeat the tool call {self.tool} {self.arguments}?"
+
+
+def question(run: RunState) -> Question | None:
+    """What a person has to answer before `run` goes on; None: nothing."""
+    step = next_step(run)
+    if not isinstance(step, AskApproval):
+        return None
+    asked = run.steps[step.step].calls[step.call]
+    return Question(step.step, step.call, asked.call.name, asked.call.arguments, asked.unknown)
+
+
+def answer(about: Question, allow: bool, now: float) -> Answered:
+    """The record of a person's answer."""
+    return Answered(at=now, step=about.step, call=about.call, allow=allow)
+
+
+def is_needed(name: str, destructive: bool, approve_tools: Collection[str]) -> bool:
+    """Whether a person must allow a call: the tool says that it destroys, or the run's owner asked for it."""
+    return destructive or name in approve_tools
