@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-import tomllib
 import urllib.parse
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from common.ids import ID_SHAPE, ReplicaName, is_id
+from common.tables import TableError, is_url, line_of, read_tables
 
 Kind = Literal["generative", "one-shot"]
 
@@ -98,22 +98,14 @@ def load(path: pathlib.Path) -> Pool:
 def parse(text: str, source: str = "pool file") -> Pool:
     """The pool that `text` (TOML) describes; `source` stands in error messages. Raises PoolError."""
     try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise PoolError(f"{source}: {error}") from None
-    unknown = sorted(document.keys() - {"replica"})
-    if unknown:
-        raise PoolError(
-            f"{source}{_line(text, 0, unknown[0])}: unknown key '{unknown[0]}'; expected [[replica]] tables"
-        )
-    tables = document.get("replica", [])
-    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
-        raise PoolError(f"{source}: expected at least one [[replica]] table")
+        tables = read_tables(text, "replica")
+    except TableError as error:
+        raise PoolError(f"{source}{error}") from None
     replicas = tuple(_replica(table, source, text, number) for number, table in enumerate(tables, 1))
     names = [replica.name for replica in replicas]
     for number, name in enumerate(names, 1):
         if name in names[: number - 1]:
-            raise PoolError(f"{source}{_line(text, number, 'name')}: name '{name}' is used twice")
+            raise PoolError(f"{source}{line_of(text, 'replica', number, 'name')}: name '{name}' is used twice")
     return Pool(replicas)
 
 
@@ -121,7 +113,7 @@ def _replica(table: dict[str, Any], source: str, text: str, number: int) -> Repl
     known = {f.name for f in fields(Replica)}
 
     def fail(key: str, problem: str) -> PoolError:
-        return PoolError(f"{source}{_line(text, number, key)}: {problem}")
+        return PoolError(f"{source}{line_of(text, 'replica', number, key)}: {problem}")
 
     for key in sorted(table.keys() - known):
         raise fail(key, f"unknown key '{key}'; known: {', '.join(sorted(known))}")
@@ -146,14 +138,14 @@ def _fault(key: str, value: object) -> str | None:
         case "name":
             return None if isinstance(value, str) and is_id(value) else ID_SHAPE
         case "url":
-            return None if _is_url(value) else "an http:// or https:// URL without user, query or fragment"
+            return None if is_url(value) else "an http:// or https:// URL without user, query or fragment"
         case "kind":
             return None if value in get_args(Kind) else f"one of {', '.join(get_args(Kind))}"
         case "models":
             right = isinstance(value, list) and value and all(isinstance(item, str) and item for item in value)
             return None if right else "a list of model names"
         case "load_from":
-            right = isinstance(value, list) and value and all(_is_url(item) for item in value)
+            right = isinstance(value, list) and value and all(is_url(item) for item in value)
             return None if right else "a list of http:// or https:// URLs"
         case "health_path":
             return None if isinstance(value, str) and re.fullmatch(r"/[!-~]*", value) else "a path that starts with /"
@@ -164,28 +156,3 @@ def _fault(key: str, value: object) -> str | None:
             return None if isinstance(value, bool) else "true or false"
         case _:
             return None if isinstance(value, str) and value else "a text that is not empty"
-
-
-def _is_url(value: object) -> bool:
-    if not isinstance(value, str) or re.search(r"[\s\x00-\x1f\x7f]", value):
-        return False
-    try:
-        parts = urllib.parse.urlsplit(value)
-        port_fits = parts.port is None or parts.port > 0
-    except ValueError:
-        return False
-    plain = not (parts.query or parts.fragment or parts.username or parts.password)
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and plain and port_fits
-
-
-def _line(text: str, table: int, key: str) -> str:
-    """`, line N` of `key` in the `table`-th [[replica]] table (0: before the first), as far as it can be found."""
-    seen = 0
-    for number, line in enumerate(text.splitlines(), 1):
-        if re.match(r"\s*\[\[\s*replica\s*\]\]", line):
-            seen += 1
-            if seen == table and not key:
-                return f", line {number}"
-        elif seen == table and key and re.match(rf"""\s*\[*["']?{re.escape(key)}\b""", line):
-            return f", line {number}"
-    return ""

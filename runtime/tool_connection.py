@@ -1,0 +1,272 @@
+"""One connection to a tool server: an MCP client that is made, watched, used for calls, and ended.
+
+`Connection.hold` runs in a task of its own, because the client's end can cancel the task that holds it. Must not
+reconnect; that is `toolbox`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, cast
+
+import anyio
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    CONNECTION_CLOSED,
+    HEADER_MISMATCH,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    REQUEST_TIMEOUT,
+    CallToolResult,
+    RequestParamsMeta,
+    Tool,
+    ToolListChangedNotification,
+)
+from pydantic import ValidationError
+
+from runtime import tool_http
+from runtime.results import render
+from runtime.tool_config import Server
+from runtime.tool_specs import Done, NotStarted, Outcome, Unknown
+
+KEY_META = "io.luftpause/idempotencyKey"
+"""Key in `_meta` of a call under which its idempotency key is sent."""
+
+_HANDSHAKE_S = 60.0
+"""Longest time from the start of a connection to its list of tools; a server may first have to be installed."""
+_RELIST_S = 10.0
+_TOOL_PAGES_MAX = 100
+_WRITE_S = 5.0
+"""Time that handing a call to the server may take on top of the call's own; the client does not limit it."""
+_UNKNOWN_CODES = {CONNECTION_CLOSED, REQUEST_TIMEOUT, PARSE_ERROR}
+"""Errors that tell nothing about the call itself. PARSE_ERROR is the client's own word for a garbled answer."""
+
+
+class Connection:
+    """An MCP client of one server. `hold` first, then `call` from any task while `is_up`."""
+
+    def __init__(self, server: Server, on_tools: Callable[[list[Tool]], None]) -> None:
+        self._server = server
+        self._on_tools = on_tools
+        self._client: Client | None = None
+        self._scope = anyio.CancelScope()
+        self._wake = asyncio.Event()
+        self._ended = False
+        self._suspect = False
+        self._leaving = False
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self.over = asyncio.Event()
+        """Set when no further call is taken; calls in flight may still be answered."""
+        self.reason = "connecting"
+        """Why it is not up."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether calls are taken."""
+        return self._client is not None
+
+    async def hold(self) -> None:
+        """Connects, tells the tools, and stays until the connection is lost or `leave`; then waits for its calls.
+
+        Raises whatever the client raises, or is cancelled by it; `over` is set in every case.
+        """
+        try:
+            with self._scope:
+                async with self._connected() as client:
+                    self._on_tools(await _list_tools(client))
+                    self._client = client
+                    await self._watch(client)
+                    self._close("connection lost")
+                    while self._calls and not self._leaving and not self._ended:
+                        self._idle.clear()
+                        await self._idle.wait()
+        finally:
+            self._close("connection lost")
+
+    def leave(self, at_once: bool = False) -> None:
+        """Ends the connection and its calls; `at_once`: without a word to an HTTP server."""
+        self._leaving = True
+        self._wake.set()
+        self._idle.set()
+        if at_once or not self.is_up:
+            self._scope.cancel()
+
+    def _close(self, reason: str) -> None:
+        if not self.over.is_set():
+            self._client = None
+            self.reason = reason
+            self.over.set()
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Client]:
+        server = self._server
+        if server.url is not None:
+            async with tool_http.client(server.headers()) as http:
+                transport = streamable_http_client(
+                    server.url, http_client=http, max_sse_event_size=tool_http.ANSWER_BYTES_MAX
+                )
+                async with self._handshaken(transport) as client:
+                    yield client
+        else:
+            assert server.command is not None
+            executable, *arguments = server.command
+            child = StdioServerParameters(command=executable, args=arguments, env=server.environment())
+            async with self._handshaken(stdio_client(child)) as client:
+                yield client
+
+    @asynccontextmanager
+    async def _handshaken(self, transport: Any) -> AsyncIterator[Client]:
+        client = Client(_Watched(transport, self._on_end), cache=None, message_handler=self._on_message)
+        async with AsyncExitStack() as stack:
+            async with asyncio.timeout(_HANDSHAKE_S):
+                await stack.enter_async_context(client)
+            yield client
+
+    async def _watch(self, client: Client) -> None:
+        """Returns when the connection is of no more use."""
+        while not self._leaving and not self._ended:
+            if self._suspect:
+                self._suspect = False
+                try:
+                    async with asyncio.timeout(_RELIST_S):
+                        self._on_tools(await _list_tools(client))
+                except (MCPError, TimeoutError, ValidationError) as error:
+                    self._close(str(error) or "no answer")
+                    return
+                continue
+            self._wake.clear()
+            await self._wake.wait()
+
+    def _on_end(self) -> None:
+        self._ended = True
+        self._wake.set()
+        self._idle.set()
+
+    def _doubt(self) -> None:
+        """Has the tools listed again, which shows whether the connection still works."""
+        self._suspect = True
+        self._wake.set()
+
+    async def _on_message(self, message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._doubt()
+
+    async def call(self, tool: str, arguments: dict[str, Any], meta: dict[str, Any], timeout_s: float) -> Outcome:
+        """Calls `tool` (its name on the server). Cancelling sends the server the protocol's cancellation."""
+        client = self._client
+        if client is None:
+            return NotStarted(self.reason)
+        self._calls += 1
+        try:
+            async with asyncio.timeout(timeout_s + _WRITE_S):
+                result = await client.session.call_tool(
+                    tool,
+                    arguments,
+                    read_timeout_seconds=timeout_s,
+                    meta=cast(RequestParamsMeta, meta),
+                    allow_input_required=True,
+                )
+        except MCPError as error:
+            return self._failed(error, timeout_s)
+        except TimeoutError:
+            return Unknown(f"no answer within {timeout_s:g} s")
+        except (ValidationError, RuntimeError) as error:
+            # An answer came, and it is not one that the protocol or the tool's own output schema allows.
+            return Done(f"the tool ran, but its answer is not valid: {str(error).splitlines()[0]}", is_error=True)
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
+        if not isinstance(result, CallToolResult):
+            return Done("the tool asks for input from a person, which it cannot get here", is_error=True)
+        content = [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in result.content]
+        return Done(render(content, result.structured_content), bool(result.is_error))
+
+    def _failed(self, error: MCPError, timeout_s: float) -> Outcome:
+        failure = tool_http.failure_of(error.data)
+        if failure != "refused" and error.code in _UNKNOWN_CODES | {INVALID_REQUEST, HEADER_MISMATCH}:
+            self._doubt()
+        if failure in ("unreachable", "session-gone", "refused"):
+            return NotStarted(error.message)
+        if error.code == REQUEST_TIMEOUT:
+            return Unknown(f"no answer within {timeout_s:g} s")
+        if error.code in _UNKNOWN_CODES:
+            return Unknown(error.message)
+        if error.code in (INVALID_REQUEST, HEADER_MISMATCH):
+            return NotStarted(error.message)
+        return Done(error.message, is_error=True)
+
+
+async def _list_tools(client: Client) -> list[Tool]:
+    tools: list[Tool] = []
+    cursor: str | None = None
+    for _ in range(_TOOL_PAGES_MAX):
+        page = await client.list_tools(cursor=cursor)
+        tools.extend(page.tools)
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return tools
+
+
+class _Watched:
+    """A transport that tells when the server's side has ended, which the client itself shows nowhere."""
+
+    def __init__(self, transport: Any, on_end: Callable[[], None]) -> None:
+        self._transport = transport
+        self._on_end = on_end
+
+    async def __aenter__(self) -> tuple[Any, Any]:
+        read, write = await self._transport.__aenter__()
+        return _WatchedStream(read, self._on_end), write
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return bool(await self._transport.__aexit__(kind, error, trace))
+
+
+class _WatchedStream:
+    def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
+        self._stream = stream
+        self._on_end = on_end
+
+    @property
+    def last_context(self) -> Any:
+        """The sender's context, which the client asks for."""
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> SessionMessage | Exception:
+        try:
+            message: SessionMessage | Exception = await self._stream.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._on_end()
+            raise
+        return message
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,124 @@
+"""HTTP to tool servers, so that each failure of a request is told for what it is and never ends the MCP client.
+
+The MCP client has no place for an exception of one request: it ends the whole client, with every call in flight. So
+failures are given to it as JSON-RPC errors, whose data says whether the request may have reached the tool
+(`failure_of`). Must not decide what follows from a failure; that is in `tool_connection`.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import json
+from typing import Any, Literal, get_args
+
+import httpx2
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST
+
+Failure = Literal["unreachable", "session-gone", "refused", "lost"]
+"""`unreachable`, `session-gone` and `refused`: the tool surely never ran. `lost`: nobody knows."""
+
+TRACEPARENT: contextvars.ContextVar[str | None] = contextvars.ContextVar("traceparent", default=None)
+"""The `traceparent` header of requests made in this context."""
+
+ANSWER_BYTES_MAX = 16 * 1024 * 1024
+"""Longest answer that is read, in bytes; a model could not read a thousandth of it."""
+
+_CONNECT_S = 5.0
+_SESSION = "mcp-session-id"
+_KEY = "io.luftpause/failure"
+_MAYBE_RUN = {408, 499}
+"""4xx statuses that proxies send after they passed the request on."""
+
+
+def client(headers: dict[str, str]) -> httpx2.AsyncClient:
+    """An HTTP client that sends `headers` with every request. Has no limit on time: each call has its own."""
+    # Calls wait for minutes and hold a connection each, so a limit on connections would be one on parallel calls.
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+    timeout = httpx2.Timeout(None, connect=_CONNECT_S)
+    transport = _TellingTransport(httpx2.AsyncHTTPTransport(limits=limits))
+    return httpx2.AsyncClient(headers=headers, timeout=timeout, transport=transport)
+
+
+def failure_of(data: object) -> Failure | None:
+    """The failure that the data of a JSON-RPC error tells, or None if the error is the server's own."""
+    value = data.get(_KEY) if isinstance(data, dict) else None
+    return value if value in get_args(Failure) else None
+
+
+class _TellingTransport(httpx2.AsyncBaseTransport):
+    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if traceparent := TRACEPARENT.get():
+            request.headers["traceparent"] = traceparent
+        if request.method != "POST":
+            return await self._inner.handle_async_request(request)
+        try:
+            return await self._told(request, await self._inner.handle_async_request(request))
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol) as error:
+            return _error(request, "unreachable", f"cannot connect: {error or type(error).__name__}")
+        except httpx2.TransportError as error:
+            return _error(request, "lost", f"connection lost: {error or type(error).__name__}")
+
+    async def _told(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        status = response.status_code
+        if status < 400:
+            if status == 202 and _asks(request):
+                await response.aclose()
+                return _error(request, "lost", "the server answered 202 and will send no result")
+            if status != 200 or kind == "text/event-stream":
+                return response
+            if kind != "application/json":
+                await response.aclose()
+                return _error(request, "lost", f"the server answered with content type '{kind}'")
+        body = await _read(response)
+        if body is None:
+            return _error(request, None, f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+        if status == 404 and _SESSION in request.headers:
+            return _error(request, "session-gone", "the server no longer knows the session")
+        if status < 400 or _is_rpc_error(body):
+            headers = {"content-type": kind, **{k: v for k, v in response.headers.items() if k == _SESSION}}
+            return httpx2.Response(status, headers=headers, content=body, request=request)
+        refused = status < 500 and status not in _MAYBE_RUN
+        return _error(request, "refused" if refused else "lost", f"the server answered {status}")
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+async def _read(response: httpx2.Response) -> bytes | None:
+    """The decoded body, or None where it is too long; closes the response."""
+    parts, size = [], 0
+    try:
+        async for part in response.aiter_bytes():
+            parts.append(part)
+            size += len(part)
+            if size > ANSWER_BYTES_MAX:
+                return None
+    finally:
+        await response.aclose()
+    return b"".join(parts)
+
+
+def _asks(request: httpx2.Request) -> bool:
+    """Whether the message is one that is answered (a notification is not)."""
+    message = json.loads(request.content)
+    return isinstance(message, dict) and "id" in message
+
+
+def _is_rpc_error(body: bytes) -> bool:
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(message, dict) and isinstance(message.get("error"), dict) and "code" in message["error"]
+
+
+def _error(request: httpx2.Request, failure: Failure | None, message: str) -> httpx2.Response:
+    codes = {"lost": CONNECTION_CLOSED, None: INTERNAL_ERROR}
+    error: dict[str, Any] = {"code": codes.get(failure, INVALID_REQUEST), "message": message}
+    if failure is not None:
+        error["data"] = {_KEY: failure}
+    return httpx2.Response(502, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)

@@ -1,0 +1,249 @@
+"""The tools of all configured MCP servers, and their calls.
+
+One supervisor task a server connects, and connects again with a growing delay when the connection is lost; a server
+that is down takes nothing else down. Must not decide whether a call may be repeated; that is the executor's, by the
+tool's `EffectKind` and the call's outcome. Read `tool_connection` next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import random
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_types import Tool
+
+from runtime.tool_config import Server
+from runtime.tool_connection import KEY_META, Connection
+from runtime.tool_http import TRACEPARENT
+from runtime.tool_specs import (
+    NotStarted,
+    Outcome,
+    ToolSpec,
+    effect_kind,
+    is_destructive,
+    offered,
+    plain_name,
+    qualified_name,
+)
+
+_LOG = logging.getLogger("runtime.toolbox")
+
+_START_S = 10.0
+"""How long `start` waits for servers to come up."""
+_CLOSE_S = 4.7
+"""How long connections have to end by themselves; ending a child process that ignores everything takes 4.5 s."""
+_DELAY_S_MIN = 0.2
+_DELAY_S_MAX = 30.0
+_STEADY_S = 10.0
+"""A connection that lived this long starts the delays anew, so that a server in a crash loop is not started in one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """How a tool server is."""
+
+    name: str
+    up: bool
+    reason: str
+    """Why it is not up; empty if it is."""
+    since: float
+    """When that began, in seconds since 1970."""
+    tools: tuple[str, ...]
+    """Names its tools are offered by, last known if it is down."""
+
+
+class Toolbox:
+    """`start` it, ask it for tools and have them called, `close` it."""
+
+    def __init__(self, servers: Iterable[Server]) -> None:
+        self._upstreams = {server.name: _Upstream(server) for server in servers}
+
+    async def start(self) -> None:
+        """Starts all servers; returns when each is up or has failed once, and after 10 s in any case."""
+        for upstream in self._upstreams.values():
+            upstream.start()
+        tried = [asyncio.create_task(upstream.tried.wait()) for upstream in self._upstreams.values()]
+        if tried:
+            _, late = await asyncio.wait(tried, timeout=_START_S)
+            for task in late:
+                task.cancel()
+
+    async def close(self) -> None:
+        """Ends all connections and child processes, within 5 s; calls in flight become UNKNOWN."""
+        await asyncio.gather(*(upstream.close() for upstream in self._upstreams.values()))
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The tools of the servers that are up, in the order of the configuration, under names that are unique."""
+        return tuple(spec for spec in self._offered() if self._upstreams[spec.server].is_up)
+
+    def find(self, name: str) -> ToolSpec | None:
+        """The tool offered by `name`, also if its server is down now (its call is then `NotStarted`)."""
+        return next((spec for spec in self._offered() if spec.name == name), None)
+
+    def status(self) -> tuple[ServerStatus, ...]:
+        """How each server is, in the order of the configuration."""
+        offered_now = self._offered()
+        return tuple(
+            ServerStatus(
+                name=upstream.server.name,
+                up=upstream.is_up,
+                reason="" if upstream.is_up else upstream.reason,
+                since=upstream.since,
+                tools=tuple(spec.name for spec in offered_now if spec.server == upstream.server.name),
+            )
+            for upstream in self._upstreams.values()
+        )
+
+    async def call(
+        self, spec: ToolSpec, arguments: dict[str, Any], *, key: str, traceparent: str | None, timeout_s: float | None
+    ) -> Outcome:
+        """Calls a tool, and never raises but for cancellation, which is passed on to the server.
+
+        `key` is the idempotency key, `traceparent` the W3C trace context; both go to the server in `_meta`, the trace
+        context also as a header. `timeout_s` None: the server's own. Calls of one server run side by side.
+        """
+        upstream = self._upstreams.get(spec.server)
+        if upstream is None:
+            return NotStarted(f"tool server '{spec.server}' is not configured")
+        tool = upstream.names.get(spec.name)
+        if not upstream.is_up:
+            return NotStarted(f"tool server '{spec.server}' is down: {upstream.reason}")
+        if tool is None:
+            return NotStarted(f"tool server '{spec.server}' no longer offers '{spec.name}'")
+        meta = {KEY_META: key} | ({"traceparent": traceparent} if traceparent else {})
+        token = TRACEPARENT.set(traceparent)
+        try:
+            limit_s = upstream.server.timeout_s if timeout_s is None else timeout_s
+            return await upstream.call(tool, arguments, meta, limit_s)
+        finally:
+            TRACEPARENT.reset(token)
+
+    def _offered(self) -> tuple[ToolSpec, ...]:
+        return offered(item for upstream in self._upstreams.values() for item in upstream.specs)
+
+
+class _Upstream:
+    """One server and the task that keeps it connected."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.specs: tuple[tuple[str, ToolSpec], ...] = ()
+        """Name on the server, and spec, of each tool it last listed."""
+        self.names: dict[str, str] = {}
+        """Every name a tool may be offered by → its name on the server."""
+        self.reason = "not started"
+        self.since = time.time()
+        self.tried = asyncio.Event()
+        """Set once the first attempt to connect has ended, well or badly."""
+        self._connection: Connection | None = None
+        self._holding: set[asyncio.Task[None]] = set()
+        self._connections: set[Connection] = set()
+        self._stopping = asyncio.Event()
+        self._supervisor: asyncio.Task[None] | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self._connection is not None and self._connection.is_up
+
+    def start(self) -> None:
+        self._supervisor = asyncio.create_task(self._supervise(), name=f"tool-server-{self.server.name}")
+
+    async def close(self) -> None:
+        self._stopping.set()
+        for connection in self._connections:
+            connection.leave()
+        if self._holding:
+            await asyncio.wait(self._holding, timeout=_CLOSE_S)
+        for connection in self._connections:
+            connection.leave(at_once=True)
+        if self._supervisor is not None:
+            await self._supervisor
+
+    async def call(self, tool: str, arguments: dict[str, Any], meta: dict[str, Any], timeout_s: float) -> Outcome:
+        assert self._connection is not None
+        return await self._connection.call(tool, arguments, meta, timeout_s)
+
+    async def _supervise(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            connection = Connection(self.server, self._on_tools)
+            task = asyncio.create_task(connection.hold(), name=f"tool-connection-{self.server.name}")
+            self._connection = connection
+            self._connections.add(connection)
+            self._holding.add(task)
+            task.add_done_callback(functools.partial(self._on_done, connection))
+            await connection.over.wait()
+            # A connection that never came up is over at the end of its task, whose error says why.
+            self._went_down(_error_of(task) or connection.reason)
+            failures = 0 if time.monotonic() - began >= _STEADY_S else failures + 1
+            delay_s = min(_DELAY_S_MAX, _DELAY_S_MIN * 2 ** min(failures, 10)) * random.uniform(0.5, 1.0)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay_s)
+
+    def _on_tools(self, tools: list[Tool]) -> None:
+        allowed = None if self.server.tools is None else set(self.server.tools)
+        specs = [
+            (tool.name, _spec(self.server.name, tool)) for tool in tools if allowed is None or tool.name in allowed
+        ]
+        if self.reason:
+            _LOG.info("event=tool-server-up server=%s tools=%d", self.server.name, len(specs))
+            self.reason, self.since = "", time.time()
+        self.specs = tuple(specs)
+        names = [
+            (form, name) for name, _ in specs for form in (plain_name(name), qualified_name(self.server.name, name))
+        ]
+        self.names = dict(reversed(names))
+        missing = sorted((allowed or set()) - {tool.name for tool in tools})
+        if missing:
+            _LOG.warning("event=tools-missing server=%s tools=%s", self.server.name, ",".join(missing))
+        self.tried.set()
+
+    def _went_down(self, reason: str) -> None:
+        if self._stopping.is_set():
+            reason = "closed"
+        elif reason != self.reason:
+            _LOG.warning("event=tool-server-down server=%s reason=%r", self.server.name, reason)
+        if not self.reason:
+            self.since = time.time()
+        self.reason = reason
+        self.tried.set()
+
+    def _on_done(self, connection: Connection, task: asyncio.Task[None]) -> None:
+        self._holding.discard(task)
+        self._connections.discard(connection)
+        _error_of(task)  # asked for, so that asyncio does not report it as never retrieved
+
+
+def _spec(server: str, tool: Tool) -> ToolSpec:
+    hints = tool.annotations
+    read_only = hints.read_only_hint if hints else None
+    return ToolSpec(
+        server=server,
+        name=tool.name,
+        description=tool.description or "",
+        input_schema=tool.input_schema,
+        kind=effect_kind(read_only, hints.idempotent_hint if hints else None),
+        destructive=is_destructive(hints.destructive_hint if hints else None, read_only),
+    )
+
+
+def _error_of(task: asyncio.Task[None]) -> str:
+    """Why the task ended, in one line; empty if it has not, or without an error."""
+    if not task.done():
+        return ""
+    if task.cancelled():
+        return "connection ended"
+    error: BaseException | None = task.exception()
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if error is None:
+        return ""
+    return (str(error) or type(error).__name__).splitlines()[0]
