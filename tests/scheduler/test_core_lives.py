@@ -1,0 +1,246 @@
+"""How turns, runs and streams come and go, told as short stories on the core."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.ids import Caller, DataplaneId, Model, RunId, TurnId
+from common.pool import Replica
+from scheduler.effects import LogExpiry, PlaceTurn, Reason, RefuseTurn
+from scheduler.events import (
+    DataplaneResynced,
+    KnownRun,
+    KnownTurn,
+    Phase,
+    ReplicaProbed,
+    Request,
+    RunEnded,
+    StreamLost,
+    TurnAbandoned,
+    TurnFailed,
+    TurnsRenewed,
+)
+from scheduler.summary import summarize
+from tests.scheduler.story import BATCH, DATAPLANE, INTERACTIVE, A, B, Story, placed, replica
+
+
+def test_a_run_id_of_another_caller_is_refused() -> None:
+    story = Story(replica("a"))
+    story.arrive("one", "r", caller="x")
+    (refusal,) = story.arrive("two", "r", caller="y")
+    assert isinstance(refusal, RefuseTurn)
+    assert refusal.reason is Reason.RUN_OF_OTHER_CALLER
+
+
+def test_an_unknown_model_is_refused_and_nothing_of_it_is_kept() -> None:
+    story = Story(replica("a"))
+    before = story.state
+    (refusal,) = story.arrive("one", "r", model="other")
+    assert isinstance(refusal, RefuseTurn)
+    assert refusal.message == "no generative replica serves model 'other'"
+    assert (story.state.runs, story.state.turns, story.state.pools) == (before.runs, before.turns, before.pools)
+
+
+def test_a_turn_waits_while_the_models_of_a_replica_are_not_known() -> None:
+    story = Story(replica("a"), Replica(B, "http://b"))
+    assert story.arrive("one", "r", model="other") == ()
+    learned = ReplicaProbed(story.at, B, True, 0, 0, None, (Model("other"),))
+    assert placed(story.tell(learned)) == ["one@b"]
+
+
+def test_a_turn_that_waited_for_models_is_refused_when_nobody_turns_out_to_serve_its_own() -> None:
+    story = Story(replica("a"), Replica(B, "http://b"))
+    story.arrive("one", "r", model="other")
+    (refusal,) = story.tell(ReplicaProbed(story.at, B, True, 0, 0, None, (Model("m"),)))
+    assert isinstance(refusal, RefuseTurn)
+    assert refusal.reason is Reason.UNKNOWN_MODEL
+
+
+def test_one_shot_turns_use_their_own_replicas_and_no_run() -> None:
+    story = Story(replica("a"), replica("k", kind="one-shot", max_in_flight=1))
+    (effect,) = story.arrive("one", "r", one_shot=True)
+    assert isinstance(effect, PlaceTurn)
+    assert (effect.replica, effect.run_id) == ("k", None)
+    assert placed(story.arrive("two", one_shot=True)) == []
+    assert story.end("one") == ["two@k"]
+    assert not story.state.runs
+
+
+def test_a_tool_call_id_identifies_the_run_of_its_caller() -> None:
+    story = Story(replica("a"))
+    story.arrive("one", caller="x")
+    story.end("one", calls=["call-1"])
+    (effect,) = story.arrive("two", caller="x", calls=["unknown", "call-1"])
+    assert isinstance(effect, PlaceTurn)
+    assert effect.run_id == "new-one"
+    (other,) = story.arrive("three", caller="y", calls=["call-1"])
+    assert isinstance(other, PlaceTurn)
+    assert other.run_id == "new-three"
+
+
+def test_a_tool_call_id_of_two_runs_identifies_none() -> None:
+    story = Story(replica("a"))
+    for turn in ("one", "two"):
+        story.arrive(turn)
+        story.end(turn, calls=["functions.f:0"])
+    (effect,) = story.arrive("three", calls=["functions.f:0"])
+    assert isinstance(effect, PlaceTurn)
+    assert effect.run_id == "new-three"
+
+
+def test_a_tool_call_id_is_forgotten_after_half_an_hour() -> None:
+    story = Story(replica("a"))
+    story.arrive("one")
+    story.end("one", calls=["call-1"])
+    story.tick(1740.0)
+    assert story.state.tool_calls
+    story.tick(180.0)
+    assert not story.state.tool_calls
+    assert not story.state.tool_call_minutes
+
+
+@pytest.mark.parametrize("end", [TurnFailed, TurnAbandoned])
+def test_a_turn_that_comes_to_nothing_frees_its_slot_and_leaves_its_run_idle(
+    end: type[TurnFailed] | type[TurnAbandoned],
+) -> None:
+    story = Story(replica("a", max_in_flight=1))
+    story.arrive("one", "r")
+    story.arrive("next", "q")
+    assert placed(story.tell(end(story.at, TurnId("one")))) == ["next@a"]
+    assert story.state.runs[RunId("r")].phase is Phase.IDLE
+
+
+def test_a_client_that_leaves_while_held_leaves_nothing_behind() -> None:
+    story = Story(replica("a", max_in_flight=1))
+    story.arrive("one", "r")
+    story.arrive("two", "q")
+    story.tell(TurnAbandoned(story.at, TurnId("two")))
+    assert story.end("one") == []
+    assert not story.state.turns
+    assert story.state.held == (0, 0)
+
+
+def test_the_same_turn_again_is_answered_with_the_same_placement() -> None:
+    story = Story(replica("a"))
+    first = story.arrive("one", "r")
+    assert story.arrive("one", "r") == first
+
+
+def test_a_turn_that_nobody_reports_is_dropped_after_ten_minutes() -> None:
+    story = Story(replica("a", max_in_flight=1))
+    story.arrive("one", "r")
+    story.arrive("two", "q")
+    story.tick(590.0)
+    story.tell(TurnsRenewed(story.at, (TurnId("one"),)))
+    assert story.tick(590.0) == ()
+    expiry, placement = story.tick(20.0)
+    assert isinstance(expiry, LogExpiry)
+    assert isinstance(placement, PlaceTurn)
+
+
+def test_an_idle_run_is_forgotten_after_half_an_hour() -> None:
+    story = Story(replica("a"))
+    story.arrive("one", "r")
+    story.end("one", paused=True)
+    for _ in range(3):
+        story.tick(599.0)
+    assert story.state.runs
+    story.tick(10.0)
+    assert not story.state.runs
+    assert not story.state.timers
+
+
+def test_a_run_ends_by_its_own_caller_only() -> None:
+    story = Story(replica("a"))
+    story.arrive("one", "r", caller="x")
+    story.end("one", paused=True)
+    story.tell(RunEnded(story.at, RunId("r"), Caller("y")))
+    assert story.state.runs
+    story.tell(RunEnded(story.at, RunId("r"), Caller("x")))
+    assert not story.state.runs
+
+
+def test_a_run_that_ends_while_it_generates_is_forgotten_with_its_turn() -> None:
+    story = Story(replica("a"))
+    story.arrive("one", "r")
+    story.tell(RunEnded(story.at, RunId("r"), Caller("")))
+    assert story.state.runs
+    story.end("one")
+    assert not story.state.runs
+
+
+def test_nothing_is_placed_before_the_first_probe_and_the_grace() -> None:
+    story = Story(replica("a"), is_open=False)
+    assert story.arrive("one", "r") == ()
+    assert story.probe("a") == []
+    assert story.tick(1.0) == ()
+    assert placed(story.tick(1.0)) == ["one@a"]
+
+
+def test_turns_of_a_lost_stream_are_dropped_if_held_and_kept_a_while_if_in_flight() -> None:
+    story = Story(replica("a", max_in_flight=1))
+    story.arrive("one", "r")
+    story.arrive("two", "q")
+    story.tell(StreamLost(story.at, DATAPLANE))
+    assert set(story.state.turns) == {"one"}
+    story.tick(14.0)
+    assert set(story.state.turns) == {"one"}
+    story.tick(1.0)
+    assert not story.state.turns
+
+
+def test_a_resync_after_a_restart_brings_back_homes_places_and_counts() -> None:
+    story = Story(replica("a", max_in_flight=2), replica("b", max_in_flight=2))
+    request = Request(TurnId("one"), RunId("r"), RunId(""), Caller("x"), INTERACTIVE, Model("m"))
+    paused = KnownRun(RunId("p"), Caller("x"), INTERACTIVE, Phase.PAUSED, B, 5000, 3, 10.0, ("call-1",))
+    running = KnownRun(RunId("r"), Caller("x"), INTERACTIVE, Phase.GENERATING, B, 5001, 1, 1.0)
+    turns = (KnownTurn(request, B, 5001, 1.0, first_token=True),)
+    story.tell(DataplaneResynced(story.at, DATAPLANE, (paused, running), turns))
+    replicas = {one.name: one for one in summarize(story.state, story.at).replicas}
+    assert (replicas[B].in_flight, replicas[B].reserved, replicas[A].in_flight) == (1, 1, 0)
+    (effect,) = story.arrive("two", calls=["call-1"], caller="x")
+    assert isinstance(effect, PlaceTurn)
+    assert (effect.run_id, effect.replica) == ("p", B)
+    assert effect.sequence > 5001
+
+
+def test_of_two_dataplanes_the_one_with_the_later_placement_is_right() -> None:
+    story = Story(replica("a"), replica("b"))
+    for sequence, home in ((7000, B), (6000, A)):
+        known = KnownRun(RunId("r"), Caller(""), INTERACTIVE, Phase.PAUSED, home, sequence, 1, 1.0)
+        story.tell(DataplaneResynced(story.at, DataplaneId(f"d{sequence}"), (known,), ()))
+    assert placed(story.arrive("one", "r")) == ["one@b"]
+
+
+def test_turns_that_a_resync_does_not_name_have_ended() -> None:
+    story = Story(replica("a", max_in_flight=1))
+    story.arrive("one", "r")
+    story.tell(StreamLost(story.at, DATAPLANE))
+    story.arrive("two", "q")
+    assert placed(story.tell(DataplaneResynced(story.at, DATAPLANE, (), ()))) == ["two@a"]
+
+
+def test_a_turn_admitted_again_keeps_its_age() -> None:
+    story = Story(replica("a", max_in_flight=1))
+    story.arrive("busy", "b")
+    story.arrive("young", "y")
+    story.arrive("old", "o", held_s=30.0)
+    assert story.end("busy") == ["old@a"]
+
+
+def test_a_clock_that_goes_back_changes_nothing() -> None:
+    story = Story(replica("a"))
+    story.arrive("one", "r")
+    story.at -= 1000.0
+    story.end("one")
+    assert story.state.now >= 3.0
+
+
+def test_the_summary_tells_who_waits_and_how_long() -> None:
+    story = Story(replica("a", max_in_flight=1))
+    story.arrive("one", "r", caller="x")
+    story.arrive("two", "s", BATCH, caller="y")
+    story.tick(5.0)
+    story.arrive("three", "t", BATCH, caller="y")
+    (held,) = summarize(story.state, story.at).held
+    assert (held.run_class, held.caller, held.turns, held.oldest_wait_s) == (BATCH, "y", 2, 5.0)
