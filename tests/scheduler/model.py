@@ -150,8 +150,11 @@ class Model:
     def serves(self, r: Replica, t: Turn) -> bool:
         return r.one_shot == t.request.one_shot and t.request.model in r.models
 
+    def tied(self, run: Run) -> bool:
+        return run.paused or bool(self.of(run, True))
+
     def pinned(self, t: Turn) -> Replica | None:
-        if not t.run or not t.run.home or not (t.run.paused or self.of(t.run, True)):
+        if not t.run or not t.run.home or not self.tied(t.run):
             return None
         home = self.replicas[t.run.home]
         return home if home.healthy and self.serves(home, t) else None
@@ -283,7 +286,7 @@ class Model:
             r.limit += max(1, r.limit // 4)
         if was and not r.healthy:
             for t in self.turns.values():
-                if not t.replica and t.run and t.run.home == r.name:
+                if not t.replica and t.run and t.run.home == r.name and self.serves(r, t) and self.tied(t.run):
                     self.untie(t.run)
 
     def tick(self) -> None:
