@@ -18,6 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
+import msgspec
+
 from runtime.records import (
     Answered,
     AnyRecord,
@@ -38,6 +40,10 @@ DECLINED = "Error: the user declined this tool call"
 NOT_REPEATED = "Error: it is unknown whether this tool call took effect, and the user declined to repeat it"
 LEFT_OPEN = "Error: the run ended before this tool call was made"
 LEFT_IN_PROGRESS = "Error: the run ended while this tool call was in progress; it is unknown whether it took effect"
+
+
+SUMMARY_CHARS = 200
+"""How much of an ended run's task is kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +147,10 @@ class RunState:
             return State.AWAITING_APPROVAL
         return State.RUNNING
 
-    def without_steps(self) -> RunState:
-        """The same run without its conversation, which stays in the journal: what is kept of ended runs."""
-        return replace(self, steps=())
+    def summary(self) -> RunState:
+        """What is kept in memory of an ended run: all but its conversation, which stays in the journal."""
+        order = msgspec.structs.replace(self.order, task=self.order.task[:SUMMARY_CHARS], system=None)
+        return replace(self, steps=(), order=order)
 
 
 def fold(records: Iterable[AnyRecord]) -> RunState:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from runtime.store import Append, ConflictError, StoreError, ReadOnlyError
+from runtime.store import Append, ConflictError, ReadOnlyError, StoreError
 
 SCHEMA_VERSION = 1
 """`PRAGMA user_version` of the file."""

@@ -1,0 +1,54 @@
+"""What becomes of the tool calls that a reply asks for: which are made, with what, and which are refused and why. Pure.
+
+Decided once, before the reply is journaled, so that a restart makes the same calls even if a tool server describes its
+tools otherwise by then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from runtime import approvals, arguments
+from runtime.chat import RawCall
+from runtime.records import Call, Order
+from runtime.tool_specs import EffectKind, ToolSpec
+
+NONE_LEFT = "Error: no tool calls are left in this run; answer with what you know"
+
+
+def decide(
+    asked: Sequence[RawCall], offered: Mapping[str, ToolSpec], order: Order, left: int, step: int
+) -> tuple[Call, ...]:
+    """The calls of the reply that begins `step`. `offered` by name; `left` is how many calls the run may still make."""
+    ids: set[str] = set()
+    calls = []
+    for position, raw in enumerate(asked):
+        call_id = raw.id if raw.id and raw.id not in ids else f"call-{step}-{position}"
+        ids.add(call_id)
+        calls.append(_decide(raw, call_id, offered, order, has_room=position < left))
+    return tuple(calls)
+
+
+def _decide(raw: RawCall, call_id: str, offered: Mapping[str, ToolSpec], order: Order, *, has_room: bool) -> Call:
+    def refused(text: str) -> Call:
+        return Call(call_id, raw.name, _object(raw.arguments), EffectKind.AT_MOST_ONCE, refusal=text)
+
+    if not has_room:
+        return refused(NONE_LEFT)
+    tool = offered.get(raw.name)
+    if tool is None:
+        return refused(f"Error: there is no tool '{raw.name}'; there are: {', '.join(offered)}")
+    prepared = arguments.prepare(tool.name, tool.input_schema, raw.arguments)
+    if isinstance(prepared, arguments.Bad):
+        return refused(prepared.text)
+    asks = approvals.is_needed(tool.name, tool.destructive, order.approve_tools)
+    return Call(call_id, tool.name, json.dumps(prepared.arguments, ensure_ascii=False), tool.kind, asks)
+
+
+def _object(text: str) -> str:
+    """`text` if it is a JSON object, else an empty one: engines parse the arguments of earlier calls again."""
+    try:
+        return text if isinstance(json.loads(text), dict) else "{}"
+    except (ValueError, RecursionError):
+        return "{}"

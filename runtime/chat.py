@@ -1,0 +1,160 @@
+"""A model turn on the wire: chat completions, not streamed. Pure.
+
+Everything that is specific to this API is here: what `llm` sends and what of the answer it believes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import email.utils
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from runtime.records import Order
+from runtime.tool_specs import ToolSpec
+
+RETRY_AFTER_S = 1.0
+"""Pause after a 429 that names none."""
+RETRY_AFTER_S_MIN = 0.1
+RETRY_AFTER_S_MAX = 3600.0
+
+
+class BrokenReplyError(Exception):
+    """An answer with status 200 that is no chat completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawCall:
+    """A tool call as the model wrote it."""
+
+    id: str
+    """Empty where there is none."""
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A model's whole reply."""
+
+    content: str
+    calls: tuple[RawCall, ...] = ()
+    finish_reason: str = ""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class _ToolCall(msgspec.Struct):
+    function: _Function
+    id: str | None = None
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Cached(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Cached | None = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice]
+    usage: _Usage | None = None
+
+
+_decoder = msgspec.json.Decoder(_Completion)
+
+
+def request(order: Order, messages: Sequence[dict[str, Any]], tools: Iterable[ToolSpec]) -> bytes:
+    """The body of a turn's request."""
+    body: dict[str, Any] = {"model": order.model, "messages": messages}
+    if order.tokens_max:
+        body["max_tokens"] = order.tokens_max
+    offered = [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema},
+        }
+        for tool in tools
+    ]
+    if offered:
+        body |= {"tools": offered, "parallel_tool_calls": order.parallel_tool_calls}
+    return msgspec.json.encode(body)
+
+
+def read_reply(body: bytes) -> Reply:
+    """The reply in the body of an answer. Raises BrokenReplyError."""
+    try:
+        completion = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BrokenReplyError(f"the answer is no chat completion: {error}") from None
+    if not completion.choices:
+        raise BrokenReplyError("the answer has no choices")
+    choice = completion.choices[0]
+    usage = completion.usage or _Usage()
+    details = usage.prompt_tokens_details or _Cached()
+    return Reply(
+        content=choice.message.content or "",
+        calls=tuple(_raw(call) for call in choice.message.tool_calls or ()),
+        finish_reason=choice.finish_reason or "",
+        prompt_tokens=usage.prompt_tokens or 0,
+        completion_tokens=usage.completion_tokens or 0,
+        cached_tokens=details.cached_tokens or 0,
+    )
+
+
+def _raw(call: _ToolCall) -> RawCall:
+    arguments = call.function.arguments
+    # Some engines send the arguments as an object, which is not what the API says.
+    text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
+    return RawCall(call.id or "", call.function.name, text)
+
+
+def read_error(status: int, body: bytes) -> str:
+    """What went wrong, in one line, from the body of an answer with an error status."""
+    message: object = None
+    try:
+        error = msgspec.json.decode(body)["error"]
+        message = error["message"] if isinstance(error, dict) else error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, IndexError):
+        pass
+    text = message if isinstance(message, str) else body[:200].decode("utf-8", "replace")
+    return f"the model's turn failed with status {status}: {' '.join(text.split()) or 'no reason given'}"
+
+
+def retry_after_s(header: str | None, now: float) -> float:
+    """Seconds to wait after a 429 with this `Retry-After`, which is seconds or a date (RFC 9110, 10.2.3); `now` is wall
+    clock. What cannot be read is as if it were not there."""
+    wait_s = RETRY_AFTER_S
+    if header is not None:
+        try:
+            wait_s = float(header)
+        except ValueError:
+            try:
+                when = email.utils.parsedate_to_datetime(header)
+                wait_s = (when if when.tzinfo else when.replace(tzinfo=datetime.UTC)).timestamp() - now
+            except (ValueError, OverflowError):
+                pass
+    # Not a number compares with nothing.
+    return min(max(wait_s, RETRY_AFTER_S_MIN), RETRY_AFTER_S_MAX) if wait_s == wait_s else RETRY_AFTER_S  # noqa: PLR0124

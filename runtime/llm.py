@@ -1,0 +1,133 @@
+"""Model turns through the dataplane: sends, waits, tries again. What is sent and read is `chat`'s.
+
+A 429 is waited out until the run is cancelled; a 5xx, a reply that breaks off or a dataplane that is not there gets
+three more tries; every other answer fails the turn at once. Must not know the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+import urllib.parse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import aiohttp
+
+from runtime import chat
+from runtime.run import RunState, conversation
+from runtime.tool_specs import ToolSpec
+
+TURN_LIMIT_S = 600.0
+"""A turn that takes longer fails its run; being held counts."""
+RETRY_PAUSES_S = (0.5, 1.0, 2.0)
+"""Pauses before the tries that follow a failure; each is stretched by chance to at most twice its length."""
+CONNECT_LIMIT_S = 5.0
+END_LIMIT_S = 5.0
+REPLY_BYTES_MAX = 16 * 1024 * 1024
+
+log = logging.getLogger("runtime.llm")
+
+
+class TurnFailedError(Exception):
+    """There will be no reply; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedReply:
+    """A reply and how long the turn took, tries and waits included."""
+
+    reply: chat.Reply
+    duration_s: float
+
+
+class Model:
+    """The dataplane as the runtime sees it. `async with` opens and closes its connections."""
+
+    def __init__(self, dataplane_url: str, token: str | None) -> None:
+        self._url = dataplane_url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        # As many connections as there are turns: a held turn is a connection that waits.
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_LIMIT_S)
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limits)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def turn(self, run: RunState, tools: Sequence[ToolSpec]) -> TimedReply:
+        """The reply to the run's conversation. Raises TurnFailedError."""
+        body = chat.request(run.order, conversation(run), tools)
+        headers = self._run_headers(run) | {"Content-Type": "application/json"}
+        headers["x-luftpause-class"] = run.order.run_class
+        if run.traceparent:
+            headers["traceparent"] = run.traceparent
+        began = time.monotonic()
+        reply = await self._reply(body, headers)
+        return TimedReply(reply, time.monotonic() - began)
+
+    async def end_run(self, run: RunState) -> None:
+        """Tells the dataplane that the run will not be continued. That it failed is only logged: runs are forgotten."""
+        url = f"{self._url}/v1/runs/{urllib.parse.quote(run.run_id)}"
+        try:
+            async with asyncio.timeout(END_LIMIT_S), self._open.delete(url, headers=self._run_headers(run)) as answer:
+                answer.raise_for_status()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.info("event=run_end_not_told run=%s error=%s", run.run_id, error or "timeout")
+
+    @property
+    def _open(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "opened by 'async with'"
+        return self._session
+
+    def _run_headers(self, run: RunState) -> dict[str, str]:
+        return self._headers | {"x-luftpause-run-id": run.run_id, "x-luftpause-caller": run.caller}
+
+    async def _reply(self, body: bytes, headers: dict[str, str]) -> chat.Reply:
+        pauses = list(RETRY_PAUSES_S)
+        while True:
+            outcome = await self._try(body, headers)
+            if isinstance(outcome, chat.Reply):
+                return outcome
+            if isinstance(outcome, float):
+                await asyncio.sleep(outcome)
+                continue
+            if not pauses:
+                raise TurnFailedError(f"{outcome} ({len(RETRY_PAUSES_S) + 1} tries)")
+            await asyncio.sleep(pauses.pop(0) * random.uniform(1, 2))
+
+    async def _try(self, body: bytes, headers: dict[str, str]) -> chat.Reply | float | str:
+        """A reply, or seconds to wait, or why another try may help. Raises TurnFailedError where none does."""
+        url = f"{self._url}/v1/chat/completions"
+        request = self._open.post(url, data=body, headers=headers, allow_redirects=False)
+        try:
+            async with asyncio.timeout(TURN_LIMIT_S), request as answer:
+                received = await _read(answer)
+                if answer.status == 200:
+                    return chat.read_reply(received)
+                if answer.status == 429:
+                    return chat.retry_after_s(answer.headers.get("Retry-After"), time.time())
+                problem = chat.read_error(answer.status, received)
+                if answer.status < 500:
+                    raise TurnFailedError(problem)
+                return problem
+        except (aiohttp.ClientError, chat.BrokenReplyError) as error:
+            return f"the model's turn failed: {error or type(error).__name__}"
+        except TimeoutError:
+            raise TurnFailedError(f"the model's turn took longer than {TURN_LIMIT_S:g} s") from None
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    received = bytearray()
+    async for part in answer.content.iter_any():
+        received += part
+        if len(received) > REPLY_BYTES_MAX:
+            raise TurnFailedError(f"the model's reply is larger than {REPLY_BYTES_MAX} bytes")
+    return bytes(received)
