@@ -1,0 +1,218 @@
+"""Performs what `agent.next_step` says, one task a run that has something to do, and journals it in its order.
+
+The model's reply is durable before the first intent of its calls, an intent before its call, an outcome before what
+follows from it. A run that waits for a person has no task; `wake` gives it one when there is something to do again.
+
+Must not decide what comes next (`agent`), nor which runs end together (`service`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import time
+from collections.abc import Callable
+
+from runtime import calls, results
+from runtime.agent import AskApproval, CallModel, CallTools, Finish, Rest, next_step
+from runtime.chat import RawCall, Reply
+from runtime.journal import Journal
+from runtime.llm import Model, TurnFailedError
+from runtime.records import Call, Ended, Intended, JournalError, LostTrack, Replied, Returned, State, effect_key
+from runtime.store import StoreError
+from runtime.text_calls import recover
+from runtime.tool_specs import Done, EffectKind, NotStarted, Outcome, ToolSpec, Unknown
+from runtime.toolbox import Toolbox
+
+TOOL_PAUSES_S = (0.5, 1.5)
+"""Pauses before a call is made again that surely did not start, or may be made twice."""
+STOP_GRACE_S = 3.0
+"""How long calls in progress have to end when the runtime stops, so that fewer outcomes are unknown."""
+
+log = logging.getLogger("runtime.executor")
+
+IsOverBudget = Callable[[Journal], bool]
+"""Whether a budget forbids the run another round; then its end is being seen to."""
+
+
+class Executor:
+    """Drives runs."""
+
+    def __init__(
+        self,
+        model: Model,
+        toolbox: Toolbox,
+        is_over_budget: IsOverBudget,
+        on_end: Callable[[Journal], None],
+    ) -> None:
+        self._model = model
+        self._toolbox = toolbox
+        self._is_over_budget = is_over_budget
+        self._on_end = on_end
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._calling: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    def wake(self, journal: Journal) -> None:
+        """Lets the run do what is next, unless that is being done already: waking twice does nothing more."""
+        rests = journal.task is None or journal.task.done()
+        if rests and not journal.is_ending and not self._closing:
+            journal.task = asyncio.create_task(self._drive(journal))
+            self._tasks.add(journal.task)
+            journal.task.add_done_callback(self._tasks.discard)
+
+    async def stop(self, journal: Journal) -> None:
+        """Stops what is done for the run; what was begun of it is journaled or left open."""
+        if journal.task is not None:
+            journal.task.cancel()
+            await asyncio.wait([journal.task])
+
+    async def close(self) -> None:
+        """Stops everything: model turns at once, tool calls after a grace. The runs go on after the next start."""
+        self._closing = True
+        for task in self._tasks - self._calling:
+            task.cancel()
+        if self._calling:
+            await asyncio.wait(set(self._calling), timeout=STOP_GRACE_S)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    async def _drive(self, journal: Journal) -> None:
+        try:
+            while not self._closing and await self._step(journal):
+                pass
+        except StoreError as error:
+            # What is not durable did not happen: the run stays as it is until the runtime is started again.
+            log.error("event=run_stopped run=%s error=%s", journal.run.run_id, error)
+        except Exception:
+            log.exception("event=run_broken run=%s", journal.run.run_id)
+            with contextlib.suppress(StoreError, JournalError):
+                await self._end(journal, State.FAILED, "an internal error of the runtime; its log tells more")
+        finally:
+            journal.task = None
+
+    async def _step(self, journal: Journal) -> bool:
+        """Performs the next step; whether there may be another at once."""
+        match next_step(journal.run):
+            case CallModel(step, offers_tools):
+                if self._is_over_budget(journal):
+                    return False
+                return await self._call_model(journal, step, offers_tools)
+            case CallTools(step, positions):
+                if self._is_over_budget(journal):
+                    return False
+                await self._call_tools(journal, step, positions)
+                return True
+            case Finish(answer):
+                await self._end(journal, State.COMPLETED, answer)
+                return False
+            case AskApproval() | Rest():
+                return False
+
+    async def _end(self, journal: Journal, state: State, text: str) -> None:
+        await journal.append(Ended(at=time.time(), state=state, text=text))
+        self._on_end(journal)
+
+    async def _call_model(self, journal: Journal, step: int, offers_tools: bool) -> bool:
+        run = journal.run
+        tools: tuple[ToolSpec, ...] = ()
+        if offers_tools:
+            chosen = run.order.tools
+            tools = tuple(tool for tool in self._toolbox.tools() if chosen is None or tool.name in chosen)
+        try:
+            timed = await self._model.turn(run, tools)
+        except TurnFailedError as error:
+            await self._end(journal, State.FAILED, str(error))
+            return False
+        reply = timed.reply
+        offered = {tool.name: tool for tool in tools}
+        content, asked = _asked(reply, offered)
+        left = run.order.tool_calls_max - run.usage.tool_calls
+        await journal.append(
+            Replied(
+                at=time.time(),
+                step=step,
+                content=content,
+                calls=calls.decide(asked, offered, run.order, left, step),
+                finish_reason=reply.finish_reason,
+                prompt_tokens=reply.prompt_tokens,
+                completion_tokens=reply.completion_tokens,
+                cached_tokens=reply.cached_tokens,
+                duration_s=timed.duration_s,
+            )
+        )
+        return True
+
+    async def _call_tools(self, journal: Journal, step: int, positions: tuple[int, ...]) -> None:
+        task = journal.task
+        assert task is not None, "a run's calls are made by its task"
+        run = journal.run
+        new = [position for position in positions if not run.steps[step].calls[position].intended]
+        if new:
+            keys = ((position, effect_key(run.run_id, step, position)) for position in new)
+            now = time.time()
+            await journal.append(*(Intended(at=now, step=step, call=position, key=key) for position, key in keys))
+        self._calling.add(task)
+        try:
+            if len(positions) == 1:
+                await self._call_tool(journal, step, positions[0])
+                return
+            # One that cannot be journaled must not cancel the others, which may have had their effect.
+            ends = await asyncio.gather(
+                *(self._call_tool(journal, step, position) for position in positions), return_exceptions=True
+            )
+            for end in ends:
+                if isinstance(end, BaseException):
+                    raise end
+        finally:
+            self._calling.discard(task)
+
+    async def _call_tool(self, journal: Journal, step: int, position: int) -> None:
+        run = journal.run
+        call = run.steps[step].calls[position].call
+        began = time.monotonic()
+        outcome = await self._outcome(call, effect_key(run.run_id, step, position), run.traceparent)
+        if isinstance(outcome, Unknown) and call.effect is EffectKind.AT_MOST_ONCE:
+            await journal.append(LostTrack(at=time.time(), step=step, call=position, known=outcome.reason))
+            return
+        if isinstance(outcome, Done):
+            text, failed = results.cut(outcome.text), outcome.is_error
+        else:
+            text, failed = f"Error: {outcome.reason}", True
+        duration_s = time.monotonic() - began
+        await journal.append(
+            Returned(at=time.time(), step=step, call=position, text=text, failed=failed, duration_s=duration_s)
+        )
+
+    async def _outcome(self, call: Call, key: str, traceparent: str | None) -> Outcome:
+        """What the call came to, after tries that cannot make its effect happen twice."""
+        pauses = list(TOOL_PAUSES_S)
+        while True:
+            tool = self._toolbox.find(call.name)
+            if tool is None:
+                outcome: Outcome = NotStarted(f"the tool '{call.name}' is no longer there")
+            else:
+                outcome = await self._toolbox.call(
+                    tool, json.loads(call.arguments), key=key, traceparent=traceparent, timeout_s=None
+                )
+            is_final = isinstance(outcome, Done) or (
+                isinstance(outcome, Unknown) and call.effect is EffectKind.AT_MOST_ONCE
+            )
+            if is_final or not pauses:
+                return outcome
+            await asyncio.sleep(pauses.pop(0) * random.uniform(1, 2))
+
+
+def _asked(reply: Reply, offered: dict[str, ToolSpec]) -> tuple[str, list[RawCall]]:
+    """The reply's text and the calls it asks for, those that it wrote as text too; none where no tool was offered."""
+    if not offered:
+        return reply.content, []
+    if reply.calls:
+        return reply.content, list(reply.calls)
+    content, found = recover(reply.content, offered)
+    return content, [RawCall("", call.name, call.arguments) for call in found]

@@ -1,0 +1,282 @@
+"""The runtime's operations, as MCP and gRPC offer them: spawn, await, cancel, approve, and what runs there are.
+
+Runs belong to no client: whoever leaves stops nothing, and any client that has a handle may use it. Every operation
+checks its arguments and raises `refusals`; what it acknowledges is durable. Read next: `executor`, `recovery`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, Literal, Self
+
+from common.ids import cut_caller
+from runtime import approvals, budgets, orders, recovery
+from runtime.executor import Executor
+from runtime.journal import Fence, Journal
+from runtime.llm import Model
+from runtime.orders import SpawnRequest
+from runtime.records import AnyRecord, Ended, JournalError, Limits, Started, State, decode
+from runtime.refusals import InvalidArgumentError, WrongStateError
+from runtime.run import RunState
+from runtime.store import Store
+from runtime.toolbox import ServerStatus, Toolbox
+from runtime.tree import Tree
+
+AWAIT_S = 60.0
+AWAIT_S_MAX = 600.0
+HANDLES_MAX = 1000
+CANCELLED = "cancelled"
+
+log = logging.getLogger("runtime")
+
+Mode = Literal["all", "any"]
+
+
+class Runtime:
+    """All runs of one store. `start` it, ask it, `close` it."""
+
+    def __init__(
+        self, store: Store, fence: Fence, model: Model, toolbox: Toolbox, default_model: str | None = None
+    ) -> None:
+        self._store = store
+        self._fence = fence
+        self._model = model
+        self._toolbox = toolbox
+        self._default_model = default_model
+        self._executor = Executor(model, toolbox, self._is_over_budget, self._on_end)
+        self._background: set[asyncio.Task[None]] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.tree = Tree()
+
+    @classmethod
+    async def start(cls, store: Store, model: Model, toolbox: Toolbox, default_model: str | None = None) -> Self:
+        """Takes the store over and lets its unfinished runs go on. Raises StoreError or JournalError."""
+        fence = await recovery.take_over(store)
+        runtime = cls(store, fence, model, toolbox, default_model)
+        for journal in await recovery.recover(store, fence):
+            runtime.tree.add(journal)
+        for journal in runtime.tree:
+            await runtime._go_on(journal)
+        return runtime
+
+    async def close(self) -> None:
+        """Stops everything within 5 s; unfinished runs go on after the next start."""
+        for timer in self._timers.values():
+            timer.cancel()
+        await self._executor.close()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+
+    async def spawn(self, request: SpawnRequest, caller: str, traceparent: str | None = None) -> Journal:
+        """Starts a run. `caller` is who asks; a child has its root's instead. Raises RefusedError or StoreError."""
+        parent = None if request.parent is None else self.tree.get("parent", request.parent)
+        if parent is not None:
+            self._check_may_spawn(parent)
+        order = orders.check(request, parent.run if parent else None, self._default_model, self._missing_tool)
+        now = time.time()
+        run_id = f"run-{int(now * 1000):012x}-{secrets.token_hex(6)}"
+        started = Started(
+            at=now,
+            run_id=run_id,
+            parent=parent.run.run_id if parent else None,
+            root=parent.run.root if parent else run_id,
+            caller=parent.run.caller if parent else clean_caller(caller),
+            order=order,
+            traceparent=traceparent,
+        )
+        journal = await Journal.begin(self._store, self._fence, started)
+        self.tree.add(journal)
+        if parent is not None and (parent.is_ending or parent.run.state in _TAKES_CHILDREN_ALONG):
+            # It was cancelled while the child's start was being written.
+            await self._end_subtree(journal, State.CANCELLED, CANCELLED)
+        await self._go_on(journal)
+        return journal
+
+    async def await_(
+        self, handles: Sequence[str], mode: str = "all", timeout_s: float = AWAIT_S, argument: str = "handles"
+    ) -> list[Journal]:
+        """Waits until all of the runs (or any, by `mode`) have ended or need a person, or the time is over.
+
+        Only observes. Returns the runs in the order of the handles. Raises RefusedError.
+        """
+        if not 1 <= len(handles) <= HANDLES_MAX:
+            raise InvalidArgumentError(argument, f"expected 1 to {HANDLES_MAX} handles")
+        if mode not in ("all", "any"):
+            raise InvalidArgumentError("mode", "expected 'all' or 'any'")
+        if not 0 <= timeout_s <= AWAIT_S_MAX:
+            raise InvalidArgumentError("timeout", f"expected 0 to {AWAIT_S_MAX:g} seconds")
+        journals = [self.tree.get(argument, handle) for handle in handles]
+        enough = all if mode == "all" else any
+        deadline = time.monotonic() + timeout_s
+        while not enough(_is_settled(journal) for journal in journals):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                break
+            changes = [asyncio.ensure_future(each.changed()) for each in journals if not _is_settled(each)]
+            try:
+                await asyncio.wait(changes, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for change in changes:
+                    change.cancel()
+        return journals
+
+    async def cancel(self, handle: str) -> list[Journal]:
+        """Cancels the run and all below it that have not ended; returns those. Raises UnknownRunError or StoreError."""
+        return await self._end_subtree(self.tree.get("handle", handle), State.CANCELLED, CANCELLED)
+
+    async def approve(self, handle: str, allow: bool, about: approvals.Question | None = None) -> Journal:
+        """Answers what the run asks; the answer is durable before anything follows from it.
+
+        `about` is the question that the answer was given to, where that is known: another one stays open. Raises
+        WrongStateError where nothing (or something else) is asked, UnknownRunError or StoreError.
+        """
+        journal = self.tree.get("handle", handle)
+        asked = approvals.question(journal.run)
+        if asked is None or journal.is_ending or about not in (None, asked):
+            problem = f"run {handle} waits for no approval; it is {journal.run.state}"
+            raise WrongStateError("handle", problem if asked is None else f"run {handle} asks something else by now")
+        try:
+            await journal.append(approvals.answer(asked, allow, time.time()))
+        except JournalError:
+            raise WrongStateError("handle", f"run {handle} was answered already") from None
+        self._executor.wake(journal)
+        return journal
+
+    def tools(self) -> tuple[ServerStatus, ...]:
+        """The tool servers and what they offer."""
+        return self._toolbox.status()
+
+    async def read(self, handle: str) -> RunState:
+        """The whole run, with its conversation. Raises UnknownRunError or StoreError."""
+        journal = self.tree.get("handle", handle)
+        return journal.run if journal.run.end is None else await recovery.read_run(self._store, handle)
+
+    async def watch(self, handle: str) -> AsyncIterator[AnyRecord]:
+        """The run's records from its start, as they come, until its end. Raises UnknownRunError or StoreError."""
+        journal = self.tree.get("handle", handle)
+        seen = 0
+        while True:
+            changed = asyncio.ensure_future(journal.changed())
+            try:
+                await asyncio.sleep(0)  # it is waiting from here on: what comes later than the read is not missed
+                for raw in await self._store.read(handle, seen):
+                    record = decode(raw)
+                    yield record
+                    seen += 1
+                    if isinstance(record, Ended):
+                        return
+                await changed
+            finally:
+                changed.cancel()
+
+    def _check_may_spawn(self, parent: Journal) -> None:
+        if parent.is_ending or parent.run.end is not None:
+            raise WrongStateError("parent", f"run {parent.run.run_id} has ended, and an ended run has no new children")
+        for above in self.tree.up(parent):
+            spent = self._spent(above)
+            if spent is not None:
+                raise WrongStateError("parent", f"{spent} of run {above.run.run_id}")
+
+    def _missing_tool(self, name: str) -> str | None:
+        """What to answer to who names a tool that is not there; None: it is."""
+        if self._toolbox.find(name) is not None:
+            return None
+        names = ", ".join(tool.name for tool in self._toolbox.tools()) or "none"
+        down = ", ".join(server.name for server in self._toolbox.status() if not server.up)
+        return f"there is no tool '{name[:128]}'; there are: {names}" + (
+            f"; servers that are down: {down}" if down else ""
+        )
+
+    async def _go_on(self, journal: Journal) -> None:
+        """Sets a run going that was started or found, and its timer."""
+        limits = journal.run.order.limits
+        if limits.seconds is not None and any(each.run.end is None for each in self.tree.down(journal)):
+            self._watch_time(journal, limits.seconds)
+        if journal.run.end is not None:
+            return
+        parent = self.tree.parent(journal)
+        if parent is not None and parent.run.end is not None and parent.run.state in _TAKES_CHILDREN_ALONG:
+            await self._end_subtree(journal, parent.run.state, parent.run.end.text)
+            return
+        self._executor.wake(journal)
+
+    def _watch_time(self, journal: Journal, limit_s: float) -> None:
+        """Sees to it that the subtree ends when the time is over that the run has for it. Holds no task meanwhile."""
+        age_s = time.time() - journal.run.started_at
+        spent = budgets.exceeded(Limits(seconds=limit_s), journal.run.usage, age_s)
+        if spent is not None:
+            self._timers.pop(journal.run.run_id, None)
+            self._in_background(self._end_over_budget(journal, str(spent)))
+        else:
+            # The wall clock may be set meanwhile, so it is asked again then.
+            later = asyncio.get_running_loop().call_later(limit_s - age_s, self._watch_time, journal, limit_s)
+            self._timers[journal.run.run_id] = later
+
+    def _spent(self, journal: Journal) -> budgets.Exceeded | None:
+        limits = journal.run.order.limits
+        if limits == _NO_LIMITS:
+            return None
+        return budgets.exceeded(limits, self.tree.usage(journal), time.time() - journal.run.started_at)
+
+    def _is_over_budget(self, journal: Journal) -> bool:
+        for above in self.tree.up(journal):
+            spent = self._spent(above)
+            if spent is not None:
+                self._in_background(self._end_over_budget(above, str(spent)))
+                return True
+        return False
+
+    async def _end_over_budget(self, journal: Journal, text: str) -> None:
+        await self._end_subtree(journal, State.BUDGET_EXCEEDED, text)
+
+    async def _end_subtree(self, top: Journal, state: State, text: str) -> list[Journal]:
+        """Ends the run and all below it that have not ended: nothing is begun for them from here on."""
+        ending = [each for each in self.tree.down(top) if each.run.end is None and not each.is_ending]
+        for journal in ending:
+            journal.is_ending = True
+        await asyncio.gather(*(self._executor.stop(journal) for journal in ending))
+        ended = []
+        for journal in ending:
+            try:
+                await journal.append(Ended(at=time.time(), state=state, text=text))
+            except JournalError:
+                continue  # it had ended by itself
+            ended.append(journal)
+            self._on_end(journal)
+        return ended
+
+    def _on_end(self, journal: Journal) -> None:
+        run = journal.run
+        assert run.end is not None
+        log.debug("event=run_ended run=%s state=%s turns=%d", run.run_id, run.state, run.usage.turns)
+        self._in_background(self._model.end_run(run))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("event=background_failed error=%s", error, exc_info=error)
+
+
+_NO_LIMITS = Limits()
+_TAKES_CHILDREN_ALONG = (State.CANCELLED, State.BUDGET_EXCEEDED)
+"""Ends of a run with which everything below it ends too."""
+
+
+def clean_caller(text: str) -> str:
+    """A caller as it can stand in a header: printable, at most 128 bytes."""
+    return cut_caller("".join(char for char in text.strip() if char.isprintable()))
+
+
+def _is_settled(journal: Journal) -> bool:
+    """Whether nothing more happens to the run without a person."""
+    return journal.run.state.is_end or journal.run.state is State.AWAITING_APPROVAL
