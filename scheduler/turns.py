@@ -125,9 +125,9 @@ def leave_lane(draft: Draft, turn: Turn, *, comes_again: bool) -> None:
     run = draft.runs[turn.run_id]
     held = tuple(other for other in run.held if other != turn.request.turn_id)
     if comes_again or held or run.in_flight:
-        put_run(draft, replace(run, held=held))
+        put_run(draft, replace(run, held=held, active_at=draft.now))
     else:
-        put_run(draft, replace(expect_no_more(draft, run), held=held, paused=False))
+        put_run(draft, replace(expect_no_more(draft, run), held=held, paused=False, active_at=draft.now))
     _tidy(draft, draft.runs[turn.run_id])
 
 

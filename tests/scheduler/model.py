@@ -265,6 +265,7 @@ class Model:
         del self.turns[t.request.turn_id]
         if not t.run:
             return
+        t.run.active_at = self.now
         if not comes_again and not self.of(t.run, True) and not self.of(t.run, False):
             t.run.paused, t.run.expected = False, None
         self.forget_if_over(t.run)
