@@ -174,7 +174,8 @@ class Turn:
             self._over("abandoned")
             return
         self._drop_engine()
-        self._fail("client left")
+        if not self._ended:
+            self._fail("client left")
 
     def pause(self) -> None:
         """The client reads more slowly than the engine sends."""
@@ -329,6 +330,8 @@ class Turn:
             self._fail("engine reported an error in its reply")
         else:
             self._proxy.scheduler.ended(self._ticket, meter)
+            if meter.usage is not None:
+                self._proxy.metrics.used(meter.usage)
             self._over("ended")
 
     def _finish(self, shown: bytes) -> None:
@@ -362,8 +365,7 @@ class Turn:
             self._client.close()
 
     def _fail(self, problem: str) -> None:
-        if not self._ended:
-            self._ended = True
+        self._ended = True
         self._proxy.scheduler.failed(self._ticket, problem)
         self._over("failed")
 

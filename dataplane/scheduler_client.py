@@ -28,8 +28,10 @@ T = TypeVar("T")
 
 RECONNECT_S = 1.0
 RENEW_S = 60.0
+SOON_S = 0.001
+"""A report that frees a slot waits this long for company: the run's next turn, as a rule."""
 LAZY_S = 0.02
-"""A report that frees nothing (started, first token) waits this long for company."""
+"""A report that frees nothing (started, first token) waits longer."""
 
 _BATCH_MAX = 256
 """Most admissions and most reports in one message."""
@@ -96,6 +98,7 @@ class SchedulerClient:
         self._received = 0
         self._epoch = 0
         self._queued = asyncio.Event()
+        self._soon: asyncio.TimerHandle | None = None
         self._lazy: asyncio.TimerHandle | None = None
         self._channel: grpc.aio.Channel | None = None
         self.connected = False
@@ -333,15 +336,21 @@ class SchedulerClient:
 
     def _report(self, report: turn_pb2.Report) -> None:
         self._reports.append(report)
-        self._queued.set()
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_later(SOON_S, self._flush_soon)
 
     def _report_later(self, kind: turn_pb2.ReportKind.ValueType, ticket: Ticket) -> None:
         message = ticket.message
         self._reports.append(turn_pb2.Report(kind=kind, turn_id=message.turn_id, traceparent=message.traceparent))
         if self._lazy is None:
-            self._lazy = asyncio.get_running_loop().call_later(LAZY_S, self._flush)
+            self._lazy = asyncio.get_running_loop().call_later(LAZY_S, self._flush_lazy)
 
-    def _flush(self) -> None:
+    def _flush_soon(self) -> None:
+        self._soon = None
+        if self._reports:
+            self._queued.set()
+
+    def _flush_lazy(self) -> None:
         self._lazy = None
         if self._reports:
             self._queued.set()

@@ -26,6 +26,7 @@ CLOSE_S_MAX = 10.0
 """How long a connection that is being closed may take to send, and to drop, what is left."""
 
 _REASONS = {int(status): status.phrase.encode() for status in http.HTTPStatus}
+_NO_UPGRADE = errors.malformed("a change of protocol (Upgrade) is not served")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -126,7 +127,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fault = errors.malformed("a change of protocol (Upgrade) is not served")
+            self._fault = _NO_UPGRADE
         except httptools.HttpParserError as error:
             self._fault = errors.malformed(str(error) or type(error).__name__)
         current = self._current
@@ -181,6 +182,9 @@ class ClientConnection(asyncio.Protocol):
             config.header_bytes_max,
             config.body_bytes_max,
         )
+        if parser.should_upgrade():
+            request.refusal = _NO_UPGRADE
+            request.keep_alive = False
         if request.refusal is None:
             found = self._server.routes.find(request)
             if isinstance(found, errors.ApiError):

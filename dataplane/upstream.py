@@ -230,10 +230,13 @@ class EngineConnection(asyncio.Protocol):
 
     def on_status(self, reason: bytes) -> None:
         """The reason phrase, or a part of it."""
-        self._reply.reason += reason
+        if not self._complete:
+            self._reply.reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header of the reply."""
+        if self._complete:
+            return
         lower = name.lower()
         reply = self._reply
         if lower == b"content-length":
@@ -267,8 +270,9 @@ class EngineConnection(asyncio.Protocol):
         self._head_ready = True
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
-        self._parts.append(data)
+        """A piece of the body; what follows a whole reply is nobody's."""
+        if not self._complete:
+            self._parts.append(data)
 
     def on_chunk_header(self) -> None:
         """A chunk begins, the last one too."""

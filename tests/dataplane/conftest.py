@@ -1,10 +1,9 @@
-"""A dataplane between a scripted scheduler and a scripted engine. It runs as it really does, on uvloop, in a thread."""
+"""A dataplane between a scripted scheduler and a scripted engine, all in the test's event loop, which is uvloop's."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -19,6 +18,11 @@ from tests.dataplane.scripted_scheduler import ScriptedScheduler
 from tests.waiting import wait_until
 
 
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The dataplane is tested on the loop it runs on."""
+    return {"uvloop": uvloop.new_event_loop}
+
+
 class Rig:
     """The three of them, and clients."""
 
@@ -29,29 +33,15 @@ class Rig:
         self.pool = Pool()
         self.app: App | None = None
         self._clients: list[RawClient] = []
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ended: asyncio.Event | None = None
-        self._failure: BaseException | None = None
+        self._ended = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
 
     async def start(self, **settings: Any) -> None:
         """Starts the dataplane; `settings` are fields of its configuration."""
         config = DataplaneConfig(port=0, scheduler=f"127.0.0.1:{self.scheduler.port}", **settings)
-
-        async def main() -> None:
-            self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-            self.app = App(config, self.pool)
-            await self.app.serve(self._ended)
-
-        def run() -> None:
-            try:
-                uvloop.run(main())
-            except BaseException as error:  # noqa: BLE001 - raised again by `stop`
-                self._failure = error
-
-        self._thread = threading.Thread(target=run)
-        self._thread.start()
-        await wait_until(lambda: self._failure or (self.app and self.app.address))
+        self.app = app = App(config, self.pool)
+        self._serving = asyncio.create_task(app.serve(self._ended))
+        await wait_until(lambda: app.address)
 
     async def connected(self) -> None:
         """Waits until the scheduler has been told everything."""
@@ -69,22 +59,20 @@ class Rig:
         """One request on a connection of its own."""
         return await (await self.client()).ask(data)
 
-    async def reported(self, *kinds: str) -> list[str]:
+    async def reported(self, *kinds: str) -> None:
         """Waits until the last turn has the given reports, in this order."""
         await wait_until(lambda: self.scheduler.turns)
         turn_id = self.scheduler.turns[-1].turn_id
-        return await wait_until(lambda: self.scheduler.kinds(turn_id) == list(kinds) and list(kinds), what=str(kinds))
+        await wait_until(lambda: self.scheduler.kinds(turn_id) == list(kinds), what=str(kinds))
 
     async def stop(self) -> None:
         """Ends everything; raises what the dataplane raised."""
         for client in self._clients:
             client.close()
-        if self._loop is not None and self._ended is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._ended.set)
-            await asyncio.to_thread(self._thread.join, 10)
-            assert not self._thread.is_alive(), "the dataplane does not end"
-        if self._failure is not None:
-            raise self._failure
+        self._ended.set()
+        if self._serving is not None:
+            async with asyncio.timeout(10):
+                await self._serving
 
 
 @pytest.fixture
@@ -99,5 +87,5 @@ async def rig() -> AsyncIterator[Rig]:
         yield made
     finally:
         await made.stop()
-        await scheduler.stop()
+        await made.scheduler.stop()
         await engine.stop()

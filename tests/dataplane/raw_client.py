@@ -12,7 +12,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 def request(
     body: bytes | dict[str, Any] = CHAT, *lines: str, method: str = "POST", path: str = "/v1/chat/completions"
-) -> bytes:  # noqa: B006
+) -> bytes:
     """The bytes of a request; `lines` are further headers."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     head = "".join(f"{line}\r\n" for line in (f"{method} {path} HTTP/1.1", "host: x", *lines))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 
@@ -68,7 +69,7 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
         self._answers.put_nowait(DispatchResponse(placements=[placement]))
 
     async def Dispatch(  # noqa: N802
-        self, request_iterator: AsyncIterator[DispatchRequest], context: grpc.aio.ServicerContext
+        self, request_iterator: AsyncIterator[DispatchRequest], context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[DispatchResponse]:
         """One stream."""
         self.metadata.append(dict(context.invocation_metadata() or ()))
@@ -110,7 +111,7 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
             self._answers.put_nowait(DispatchResponse())
 
     async def Watch(  # noqa: N802
-        self, request: scheduler_pb2.WatchRequest, context: grpc.aio.ServicerContext
+        self, _request: scheduler_pb2.WatchRequest, _context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[scheduler_pb2.WatchResponse]:
         """The status, once."""
         generative = scheduler_pb2.ReplicaStatus(
@@ -118,3 +119,15 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
         )
         one_shot = scheduler_pb2.ReplicaStatus(name="c", kind=turn_pb2.REPLICA_KIND_ONE_SHOT, models=["classifier"])
         yield scheduler_pb2.WatchResponse(replicas=[generative, one_shot, generative])
+
+    async def Admit(self, _request: Any, context: Any) -> Any:  # noqa: N802
+        """A dataplane uses Dispatch."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "only Dispatch and Watch are scripted")
+
+    async def Report(self, _request_iterator: Any, context: Any) -> Any:  # noqa: N802
+        """As Admit."""
+        await self.Admit(None, context)
+
+    async def Resync(self, _request_iterator: Any, context: Any) -> Any:  # noqa: N802
+        """As Admit."""
+        await self.Admit(None, context)

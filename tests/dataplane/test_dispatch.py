@@ -1,0 +1,152 @@
+"""The Dispatch stream: batches, losses, and what a scheduler that restarts is told."""
+
+from __future__ import annotations
+
+import asyncio
+
+from protos import turn_pb2
+from tests.dataplane.conftest import Rig
+from tests.dataplane.raw_client import CHAT, request
+from tests.dataplane.scripted_engine import DONE, LAST_CHUNK, STREAM, Call, chunk, delta, event, whole
+from tests.dataplane.scripted_scheduler import ScriptedScheduler
+from tests.waiting import wait_until
+
+STREAMED = {**CHAT, "stream": True}
+
+
+async def restart(rig: Rig) -> ScriptedScheduler:
+    """A scheduler without any memory takes the place of the one before."""
+    old = rig.scheduler
+    await old.stop()
+    rig.scheduler = new = ScriptedScheduler()
+    new.url = old.url
+    await new.start(old.port)
+    await rig.connected()
+    await wait_until(lambda: any(request.resync.complete for request in new.requests))
+    return new
+
+
+async def test_the_first_message_says_hello_and_the_next_ones_resync(rig: Rig) -> None:
+    await rig.start()
+    await rig.ask(request(CHAT))
+    first, second, third, *_ = rig.scheduler.requests
+    assert (first.sequence, first.hello.epoch, bool(first.hello.dataplane_id)) == (1, 1, True)
+    assert (second.sequence, second.resync.complete) == (2, True)
+    assert (third.sequence, len(third.admits)) == (3, 1)
+
+
+async def test_turns_of_one_moment_go_out_as_few_messages(rig: Rig) -> None:
+    await rig.start()
+    await rig.connected()
+    clients = [await rig.client() for _ in range(64)]
+    await asyncio.gather(*(client.ask(request(CHAT)) for client in clients))
+    assert len(rig.scheduler.turns) == 64
+    assert len([r for r in rig.scheduler.requests if r.admits]) < 50
+
+
+async def test_a_held_turn_is_admitted_again_under_its_id(rig: Rig) -> None:
+    rig.scheduler.holds = True
+    await rig.start()
+    client = await rig.client()
+    await client.send(request(CHAT, "x-luftpause-run-id: r", "x-luftpause-caller: me"))
+    held = (await wait_until(lambda: rig.scheduler.turns))[0]
+    new = await restart(rig)
+    assert (await client.response()).status == 200
+    again = new.turns[0]
+    assert (again.turn_id, again.run_id, again.caller) == (held.turn_id, "r", "me")
+    assert again.held_ms > 0
+    order = [bool(request.admits) for request in new.requests]
+    complete = [request.resync.complete for request in new.requests]
+    assert complete.index(True) < order.index(True), "the resync comes first"
+
+
+async def test_a_turn_in_flight_and_its_run_are_told_after_a_restart(rig: Rig) -> None:
+    released = asyncio.Event()
+
+    async def wait(call: Call) -> None:
+        await call.send(STREAM, chunk(event(delta(content="a"))))
+        await released.wait()
+        await call.send(chunk(DONE), LAST_CHUNK)
+
+    rig.engine.script = wait
+    await rig.start()
+    client = await rig.client()
+    await client.send(request(STREAMED, "x-luftpause-run-id: r", "x-luftpause-class: batch"))
+    await client.head()
+    await client.chunk()
+    before = rig.scheduler.turns[0]
+    new = await restart(rig)
+    turns = [turn for message in new.requests for turn in message.resync.turns]
+    runs = [run for message in new.requests for run in message.resync.runs]
+    assert [(t.turn.turn_id, t.turn.run_id, t.replica, t.sequence, t.first_token) for t in turns] == [
+        (before.turn_id, "r", "engine-0", 1, True)
+    ]
+    assert [(r.run_id, r.phase, r.replica, r.run_class) for r in runs] == [
+        ("r", turn_pb2.RUN_PHASE_GENERATING, "engine-0", turn_pb2.RUN_CLASS_BATCH)
+    ]
+    released.set()
+    await wait_until(lambda: new.last(turn_pb2.REPORT_KIND_ENDED))
+
+
+async def test_a_paused_run_is_told_with_its_tool_calls(rig: Rig) -> None:
+    async def call_tools(call: Call) -> None:
+        calls = b'[{"id": "call_1"}]'
+        await call.send(whole(b'{"choices": [{"message": {"tool_calls": %b}, "finish_reason": "stop"}]}' % calls))
+
+    rig.engine.script = call_tools
+    await rig.start()
+    await rig.ask(request(CHAT, "x-luftpause-run-id: r"))
+    await rig.reported("STARTED", "ENDED")
+    new = await restart(rig)
+    (run,) = [run for message in new.requests for run in message.resync.runs]
+    assert (run.run_id, run.phase, list(run.tool_call_ids), run.turns_done) == (
+        "r",
+        turn_pb2.RUN_PHASE_PAUSED,
+        ["call_1"],
+        1,
+    )
+
+
+async def test_reports_are_sent_again_until_they_are_acknowledged(rig: Rig) -> None:
+    rig.scheduler.acknowledges = False
+    await rig.start()
+    await rig.ask(request(CHAT))
+    await rig.reported("STARTED", "ENDED")
+    turn_id = rig.scheduler.turns[0].turn_id
+    new = await restart(rig)
+    await wait_until(lambda: new.kinds(turn_id) == ["STARTED", "ENDED"])
+    await rig.ask(request(CHAT))
+    await rig.reported("STARTED", "ENDED")
+    newer = await restart(rig)
+    await rig.ask(request(CHAT))
+    await rig.reported("STARTED", "ENDED")
+    assert newer.kinds(turn_id) == [], "what was acknowledged is not sent again"
+
+
+async def test_a_new_stream_has_a_higher_epoch(rig: Rig) -> None:
+    await rig.start()
+    await rig.connected()
+    first = rig.scheduler.requests[0].hello
+    new = await restart(rig)
+    again = new.requests[0].hello
+    assert (again.dataplane_id, again.epoch > first.epoch) == (first.dataplane_id, True)
+
+
+async def test_a_turn_that_ends_while_the_scheduler_is_gone_is_reported_later(rig: Rig) -> None:
+    released = asyncio.Event()
+
+    async def wait(call: Call) -> None:
+        await released.wait()
+        await call.send(whole(b"{}"))
+
+    rig.engine.script = wait
+    await rig.start()
+    client = await rig.client()
+    await client.send(request(CHAT))
+    await wait_until(lambda: rig.engine.calls)
+    turn_id = rig.scheduler.turns[0].turn_id
+    await rig.scheduler.stop()
+    released.set()
+    assert (await client.response()).status == 200
+    new = await restart(rig)
+    await wait_until(lambda: "ENDED" in new.kinds(turn_id))
