@@ -21,7 +21,8 @@ from dataplane.identity import Identity
 from dataplane.meter import Meter, ReplyMeter, StreamMeter
 from dataplane.metrics import Metrics
 from dataplane.request import Request
-from dataplane.scheduler_client import SchedulerClient, Ticket
+from dataplane.scheduler_client import SchedulerClient
+from dataplane.tickets import Ticket
 from dataplane.upstream import Endpoint, EngineConnection, EngineError, Reply
 from protos import turn_pb2
 
@@ -304,7 +305,7 @@ class Turn:
         self._lines[0] = self._endpoint.request_line("/chat/completions")
         body = self._body
         self._lines[-1] = b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
-            self._ticket.message.turn_id.encode(),
+            self._ticket.turn_id.encode(),
             len(body),
         )
         engine.send(self, b"".join(self._lines), body)

@@ -13,13 +13,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import grpc
 
 from common.auth import bearer_metadata
 from dataplane.meter import Meter
 from dataplane.runs import RunTable
+from dataplane.tickets import Ticket
 from protos import scheduler_pb2, scheduler_pb2_grpc, turn_pb2
 
 log = logging.getLogger(__name__)
@@ -52,32 +53,6 @@ _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
-
-
-class TicketOwner(Protocol):
-    """Who asked for an admission."""
-
-    def placed(self, placement: turn_pb2.Placement) -> None:
-        """The turn goes to the named replica. Called once."""
-
-    def refused(self, refusal: turn_pb2.Refusal) -> None:
-        """The turn goes nowhere. Called once, instead of `placed`."""
-
-
-class Ticket:
-    """One turn, from its admission to its end."""
-
-    __slots__ = ("arrived_at", "first_token", "message", "owner", "placed_at", "replica", "run_id", "sequence")
-
-    def __init__(self, message: turn_pb2.Turn, owner: TicketOwner) -> None:
-        self.message = message
-        self.owner = owner
-        self.arrived_at = time.monotonic()
-        self.placed_at = 0.0
-        self.run_id = ""
-        self.replica = ""
-        self.sequence = 0
-        self.first_token = False
 
 
 class SchedulerClient:
@@ -121,14 +96,14 @@ class SchedulerClient:
 
     def admit(self, ticket: Ticket) -> None:
         """Asks for the turn's admission; its owner is told."""
-        self._held[ticket.message.turn_id] = ticket
+        self._held[ticket.turn_id] = ticket
         if self.connected:
             self._admits.append(ticket.message)
             self._queued.set()
 
     def abandon(self, ticket: Ticket) -> None:
         """The client left while the turn was held; its owner is told nothing more."""
-        turn_id = ticket.message.turn_id
+        turn_id = ticket.turn_id
         if self._held.pop(turn_id, None) is not None and self.connected:
             self._abandons.append(turn_id)
             self._queued.set()
@@ -146,34 +121,32 @@ class SchedulerClient:
         """The reply is whole. Call it before the last bytes are relayed, so that the next turn comes after the
         report."""
         usage = reply.usage
-        message = ticket.message
-        self._in_flight.pop(message.turn_id, None)
+        self._in_flight.pop(ticket.turn_id, None)
         self._runs.ended(time.monotonic(), ticket.run_id, reply.has_tool_calls, reply.tool_call_ids)
         self._report(
             turn_pb2.Report(
                 kind=turn_pb2.REPORT_KIND_ENDED,
-                turn_id=message.turn_id,
+                turn_id=ticket.turn_id,
                 finish_reason=reply.finish_reason,
                 has_tool_calls=reply.has_tool_calls,
                 tool_call_ids=reply.tool_call_ids,
                 prompt_tokens=usage.prompt_tokens if usage else None,
                 completion_tokens=usage.completion_tokens if usage else None,
                 cached_tokens=usage.cached_tokens if usage else None,
-                traceparent=message.traceparent,
+                traceparent=ticket.traceparent,
             )
         )
 
     def failed(self, ticket: Ticket, error: str) -> None:
         """There will be no whole reply."""
-        message = ticket.message
-        self._in_flight.pop(message.turn_id, None)
+        self._in_flight.pop(ticket.turn_id, None)
         self._runs.failed(time.monotonic(), ticket.run_id)
         self._report(
             turn_pb2.Report(
                 kind=turn_pb2.REPORT_KIND_FAILED,
-                turn_id=message.turn_id,
+                turn_id=ticket.turn_id,
                 error=error[:_ERROR_CHARS_MAX],
-                traceparent=message.traceparent,
+                traceparent=ticket.traceparent,
             )
         )
 
@@ -297,7 +270,7 @@ class SchedulerClient:
         runs = list(self._runs.known(now))
         for start in range(0, len(runs), _RESYNC_RUNS_MAX):
             yield scheduler_pb2.ResyncRequest(runs=runs[start : start + _RESYNC_RUNS_MAX])
-        turns = [_known_turn(ticket, now) for ticket in self._in_flight.values()]
+        turns = [ticket.known(now) for ticket in self._in_flight.values()]
         for start in range(0, len(turns), _BATCH_MAX):
             yield scheduler_pb2.ResyncRequest(turns=turns[start : start + _BATCH_MAX])
         yield scheduler_pb2.ResyncRequest(complete=True)
@@ -340,8 +313,7 @@ class SchedulerClient:
             self._soon = asyncio.get_running_loop().call_later(SOON_S, self._flush_soon)
 
     def _report_later(self, kind: turn_pb2.ReportKind.ValueType, ticket: Ticket) -> None:
-        message = ticket.message
-        self._reports.append(turn_pb2.Report(kind=kind, turn_id=message.turn_id, traceparent=message.traceparent))
+        self._reports.append(turn_pb2.Report(kind=kind, turn_id=ticket.turn_id, traceparent=ticket.traceparent))
         if self._lazy is None:
             self._lazy = asyncio.get_running_loop().call_later(LAZY_S, self._flush_lazy)
 
@@ -380,16 +352,3 @@ def _drain(queue: deque[T]) -> list[T]:
         queue.clear()
         return taken
     return [queue.popleft() for _ in range(_BATCH_MAX)]
-
-
-def _known_turn(ticket: Ticket, now: float) -> turn_pb2.KnownTurn:
-    turn = turn_pb2.Turn()
-    turn.CopyFrom(ticket.message)
-    turn.run_id = ticket.run_id
-    return turn_pb2.KnownTurn(
-        turn=turn,
-        replica=ticket.replica,
-        sequence=ticket.sequence,
-        age_ms=round((now - ticket.placed_at) * 1000),
-        first_token=ticket.first_token,
-    )
