@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, cast, overload
 
 T = TypeVar("T")
 
@@ -17,7 +17,11 @@ _INTERVAL_S = 0.02
 """Pause between two looks: short beside any timeout, long beside a look."""
 
 
-async def wait_until(condition: Callable[[], T | Awaitable[T]], timeout_s: float = 5.0, what: str = "") -> T:
+@overload
+async def wait_until(condition: Callable[[], Coroutine[Any, Any, T]], timeout_s: float = 5.0, what: str = "") -> T: ...
+@overload
+async def wait_until(condition: Callable[[], T], timeout_s: float = 5.0, what: str = "") -> T: ...
+async def wait_until(condition: Callable[[], T | Coroutine[Any, Any, T]], timeout_s: float = 5.0, what: str = "") -> T:
     """The first truthy value of `condition()`, awaited if it is awaitable.
 
     OSError and AssertionError raised by it count as "not yet". Raises AssertionError after `timeout_s`.
@@ -27,7 +31,7 @@ async def wait_until(condition: Callable[[], T | Awaitable[T]], timeout_s: float
         last: object = None
         try:
             value = condition()
-            last = found = await cast(Awaitable[T], value) if inspect.isawaitable(value) else value
+            last = found = await cast(Coroutine[Any, Any, T], value) if inspect.isawaitable(value) else value
             if found:
                 return found
         except (OSError, AssertionError) as error:

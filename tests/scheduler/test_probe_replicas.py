@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -168,7 +169,12 @@ async def test_a_replica_is_seen_to_fall_ill_and_to_recover(monkeypatch: pytest.
         try:
             for status in (200, 500, 200):
                 engine.answers["/health"] = Answer(status)
-                await wait_until(lambda wanted=status == 200: told and told[-1].healthy is wanted)  # type: ignore[misc]
+                wanted = status == 200
+                await wait_until(partial(_told_health, told, wanted))
         finally:
             probing.cancel()
             await asyncio.gather(probing, return_exceptions=True)
+
+
+def _told_health(told: list[ReplicaProbed], wanted: bool) -> bool:
+    return bool(told) and told[-1].healthy is wanted
