@@ -206,6 +206,7 @@ class ClientConnection(asyncio.Protocol):
         assert request is not None
         self._deadline = math.inf
         if request.too_large and request.refusal is None:
+            request.route = None
             request.refusal = errors.body_too_large(self._server.config.body_bytes_max)
         self._waiting.append(request)
 
@@ -303,15 +304,16 @@ class ClientConnection(asyncio.Protocol):
     def _serve(self, request: Request) -> None:
         self._served = request
         route = request.route
-        if request.refusal is not None or route is None:
-            self.answer_error(request.refusal or errors.malformed("no route"), "")
-        elif isinstance(route, Chat):
+        if isinstance(route, Chat):
             turn = self._work = Turn(self._server.proxy, self)
             error = turn.begin(request, route.identity)
             if error is not None:
                 self.answer_error(error, route.identity.run_id or "")
-        else:
+        elif route is not None:
             self._work = _RareWork(self, route)
+        else:
+            assert request.refusal is not None
+            self.answer_error(request.refusal, "")
 
     def _refuse(self, error: errors.ApiError) -> None:
         """Answers what cannot be served, and closes; the client may be in the middle of sending."""

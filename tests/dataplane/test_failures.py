@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from dataplane import app, proxy
 from protos import turn_pb2
 from tests.dataplane.conftest import Rig
 from tests.dataplane.raw_client import CHAT, request
@@ -272,7 +273,32 @@ async def test_an_idle_connection_that_the_engine_closed_is_not_used(rig: Rig) -
     assert len(rig.engine.calls) == 2
 
 
-async def test_a_thousand_clients_that_leave_at_once_reach_the_engine(rig: Rig) -> None:
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_engine_that_falls_silent_loses_the_turn(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    monkeypatch.setattr(app, "SWEEP_S", 0.01)
+    monkeypatch.setattr(app, "CHECK_S", 0.05)
+    monkeypatch.setattr(proxy, "STALL_S_MAX", 2 * proxy.CHECK_S)
+
+    async def fall_silent(call: Call) -> None:
+        if begun:
+            await call.send(STREAM, chunk(event(delta(content="a"))))
+        await call.left()
+        call.writer.close()
+
+    rig.engine.script = fall_silent
+    await rig.start()
+    response = await rig.ask(request(STREAMED))
+    if begun:
+        assert (response.status, response.whole) == (200, False)
+    else:
+        assert (response.status, response.error) == (504, "engine engine-0: no byte for 120 s")
+    await rig.reported("STARTED", *(["FIRST_TOKEN"] if begun else []), "FAILED")
+    await wait_until(lambda: rig.engine.open == 0)
+
+
+async def test_many_clients_that_leave_at_once_all_reach_the_engine(rig: Rig) -> None:
     async def stream_on(call: Call) -> None:
         await call.send(STREAM, chunk(event(delta(content="a"))))
         await call.left()
