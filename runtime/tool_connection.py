@@ -7,6 +7,7 @@ reconnect; that is `toolbox`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
@@ -41,6 +42,8 @@ KEY_META = "io.luftpause/idempotencyKey"
 _HANDSHAKE_S = 60.0
 """Longest time from the start of a connection to its list of tools; a server may first have to be installed."""
 _RELIST_S = 10.0
+_RELIST_EVERY_S = 60.0
+"""How often a server is looked at that gives no cause: new servers tell of new tools only those who ask."""
 _TOOL_PAGES_MAX = 100
 _WRITE_S = 5.0
 """Time that handing a call to the server may take on top of the call's own; the client does not limit it."""
@@ -58,7 +61,6 @@ class Connection:
         self._scope = anyio.CancelScope()
         self._wake = asyncio.Event()
         self._ended = False
-        self._suspect = False
         self._leaving = False
         self._calls = 0
         self._idle = asyncio.Event()
@@ -130,19 +132,24 @@ class Connection:
             yield client
 
     async def _watch(self, client: Client) -> None:
-        """Returns when the connection is of no more use."""
-        while not self._leaving and not self._ended:
-            if self._suspect:
-                self._suspect = False
-                try:
-                    async with asyncio.timeout(_RELIST_S):
-                        self._on_tools(await _list_tools(client))
-                except (MCPError, TimeoutError, ValidationError) as error:
-                    self._close(str(error) or "no answer")
-                    return
-                continue
+        """Lists the tools again now and then, and on every doubt; returns when the connection is of no more use."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), _RELIST_EVERY_S)
             self._wake.clear()
-            await self._wake.wait()
+            if self._leaving or self._ended:
+                return
+            try:
+                async with asyncio.timeout(_RELIST_S):
+                    self._on_tools(await _list_tools(client))
+            except TimeoutError:
+                # A server that does one thing at a time may be at a call, which has a limit of its own.
+                if not self._calls:
+                    self._close("no answer")
+                    return
+            except (MCPError, ValidationError) as error:
+                self._close(str(error))
+                return
 
     def _on_end(self) -> None:
         self._ended = True
@@ -151,7 +158,6 @@ class Connection:
 
     def _doubt(self) -> None:
         """Has the tools listed again, which shows whether the connection still works."""
-        self._suspect = True
         self._wake.set()
 
     async def _on_message(self, message: object) -> None:
