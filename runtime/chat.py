@@ -83,7 +83,16 @@ class _Completion(msgspec.Struct):
     usage: _Usage | None = None
 
 
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
 _decoder = msgspec.json.Decoder(_Completion)
+_models_decoder = msgspec.json.Decoder(_Models)
 
 
 def request(order: Order, messages: Sequence[dict[str, Any]], tools: Iterable[ToolSpec]) -> bytes:
@@ -141,6 +150,15 @@ def read_error(status: int, body: bytes) -> str:
         pass
     text = message if isinstance(message, str) else body[:200].decode("utf-8", "replace")
     return f"the model's turn failed with status {status}: {' '.join(text.split()) or 'no reason given'}"
+
+
+def read_first_model(body: bytes) -> str | None:
+    """The first name in a list of models; None if there is none."""
+    try:
+        models = _models_decoder.decode(body).data
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return models[0].id if models else None
 
 
 def retry_after_s(header: str | None, now: float) -> float:

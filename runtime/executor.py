@@ -29,7 +29,7 @@ from runtime.toolbox import Toolbox
 
 TOOL_PAUSES_S = (0.5, 1.5)
 """Pauses before a call is made again that surely did not start, or may be made twice."""
-STOP_GRACE_S = 3.0
+STOP_GRACE_S = 2.0
 """How long calls in progress have to end when the runtime stops, so that fewer outcomes are unknown."""
 
 log = logging.getLogger("runtime.executor")

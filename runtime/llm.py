@@ -26,7 +26,8 @@ TURN_LIMIT_S = 600.0
 RETRY_PAUSES_S = (0.5, 1.0, 2.0)
 """Pauses before the tries that follow a failure; each is stretched by chance to at most twice its length."""
 CONNECT_LIMIT_S = 5.0
-END_LIMIT_S = 5.0
+ASK_LIMIT_S = 5.0
+"""For all that is no turn."""
 REPLY_BYTES_MAX = 16 * 1024 * 1024
 
 log = logging.getLogger("runtime.llm")
@@ -77,10 +78,20 @@ class Model:
         """Tells the dataplane that the run will not be continued. That it failed is only logged: runs are forgotten."""
         url = f"{self._url}/v1/runs/{urllib.parse.quote(run.run_id)}"
         try:
-            async with asyncio.timeout(END_LIMIT_S), self._open.delete(url, headers=self._run_headers(run)) as answer:
+            async with asyncio.timeout(ASK_LIMIT_S), self._open.delete(url, headers=self._run_headers(run)) as answer:
                 answer.raise_for_status()
         except (aiohttp.ClientError, TimeoutError) as error:
             log.info("event=run_end_not_told run=%s error=%s", run.run_id, error or "timeout")
+
+    async def first_served(self) -> str | None:
+        """The first model that the dataplane lists; None where it lists none, or does not answer."""
+        try:
+            async with asyncio.timeout(ASK_LIMIT_S):
+                async with self._open.get(f"{self._url}/v1/models", headers=self._headers) as answer:
+                    return chat.read_first_model(await _read(answer)) if answer.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, TurnFailedError) as error:
+            log.info("event=models_not_told error=%s", error or "timeout")
+            return None
 
     @property
     def _open(self) -> aiohttp.ClientSession:

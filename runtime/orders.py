@@ -41,22 +41,19 @@ class SpawnRequest:
     approve_tools: tuple[str, ...] = ()
 
 
-def check(
-    request: SpawnRequest, parent: RunState | None, default_model: str | None, missing: Callable[[str], str | None]
-) -> Order:
+def check(request: SpawnRequest, model: str, parent: RunState | None, missing: Callable[[str], str | None]) -> Order:
     """The order of the new run. Raises InvalidArgumentError.
 
-    `parent` is the run named by the request. `missing` says of a tool's name what to answer where there is no such
-    tool, or None.
+    `model` is the one named by the request, or what stands for it. `parent` is the run named by it. `missing` says of a
+    tool's name what to answer where there is no such tool, or None.
     """
     _check_text("task", request.task)
     if not request.task.strip():
         raise InvalidArgumentError("task", "expected a text that is not empty")
     if request.system is not None:
         _check_text("system", request.system)
-    model = request.model if request.model is not None else default_model
-    if not model or len(model) > NAME_CHARS_MAX:
-        raise InvalidArgumentError("model", "expected the name of a model" + ("" if model else "; there is no default"))
+    if not 1 <= len(model) <= NAME_CHARS_MAX:
+        raise InvalidArgumentError("model", f"expected the name of a model, 1 to {NAME_CHARS_MAX} characters")
     for argument, names in (("tools", request.tools or ()), ("approveTools", request.approve_tools)):
         for name in names:
             problem = missing(name)

@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Self, TypeVar
 
 from common.ids import cut_caller
 from runtime import approvals, budgets, orders, recovery
@@ -19,7 +19,7 @@ from runtime.executor import Executor
 from runtime.journal import Fence, Journal
 from runtime.llm import Model
 from runtime.orders import SpawnRequest
-from runtime.records import AnyRecord, Ended, JournalError, Limits, Started, State, decode
+from runtime.records import Answered, AnyRecord, Ended, JournalError, Limits, Started, State, decode
 from runtime.refusals import InvalidArgumentError, WrongStateError
 from runtime.run import RunState
 from runtime.store import Store
@@ -33,7 +33,7 @@ CANCELLED = "cancelled"
 
 log = logging.getLogger("runtime")
 
-Mode = Literal["all", "any"]
+T = TypeVar("T")
 
 
 class Runtime:
@@ -48,8 +48,9 @@ class Runtime:
         self._toolbox = toolbox
         self._default_model = default_model
         self._executor = Executor(model, toolbox, self._is_over_budget, self._on_end)
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[Any]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._closing = asyncio.Event()
         self.tree = Tree()
 
     @classmethod
@@ -63,8 +64,18 @@ class Runtime:
             await runtime._go_on(journal)
         return runtime
 
+    def unready_reason(self) -> str | None:
+        """Why nothing can be begun; None: it can."""
+        return self._store.broken
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` has been called."""
+        return self._closing.is_set()
+
     async def close(self) -> None:
         """Stops everything within 5 s; unfinished runs go on after the next start."""
+        self._closing.set()
         for timer in self._timers.values():
             timer.cancel()
         await self._executor.close()
@@ -77,7 +88,8 @@ class Runtime:
         parent = None if request.parent is None else self.tree.get("parent", request.parent)
         if parent is not None:
             self._check_may_spawn(parent)
-        order = orders.check(request, parent.run if parent else None, self._default_model, self._missing_tool)
+        model = request.model if request.model is not None else await self._model_for(parent)
+        order = orders.check(request, model, parent.run if parent else None, self._missing_tool)
         now = time.time()
         run_id = f"run-{int(now * 1000):012x}-{secrets.token_hex(6)}"
         started = Started(
@@ -89,20 +101,15 @@ class Runtime:
             order=order,
             traceparent=traceparent,
         )
-        journal = await Journal.begin(self._store, self._fence, started)
-        self.tree.add(journal)
-        if parent is not None and (parent.is_ending or parent.run.state in _TAKES_CHILDREN_ALONG):
-            # It was cancelled while the child's start was being written.
-            await self._end_subtree(journal, State.CANCELLED, CANCELLED)
-        await self._go_on(journal)
-        return journal
+        return await self._to_the_end(self._begin(started, parent))
 
     async def await_(
         self, handles: Sequence[str], mode: str = "all", timeout_s: float = AWAIT_S, argument: str = "handles"
     ) -> list[Journal]:
         """Waits until all of the runs (or any, by `mode`) have ended or need a person, or the time is over.
 
-        Only observes. Returns the runs in the order of the handles. Raises RefusedError.
+        Only observes; ends also when the runtime is closed. Returns the runs in the order of the handles. Raises
+        RefusedError.
         """
         if not 1 <= len(handles) <= HANDLES_MAX:
             raise InvalidArgumentError(argument, f"expected 1 to {HANDLES_MAX} handles")
@@ -115,9 +122,10 @@ class Runtime:
         deadline = time.monotonic() + timeout_s
         while not enough(_is_settled(journal) for journal in journals):
             left_s = deadline - time.monotonic()
-            if left_s <= 0:
+            if left_s <= 0 or self._closing.is_set():
                 break
             changes = [asyncio.ensure_future(each.changed()) for each in journals if not _is_settled(each)]
+            changes.append(asyncio.ensure_future(self._closed()))
             try:
                 await asyncio.wait(changes, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -127,7 +135,8 @@ class Runtime:
 
     async def cancel(self, handle: str) -> list[Journal]:
         """Cancels the run and all below it that have not ended; returns those. Raises UnknownRunError or StoreError."""
-        return await self._end_subtree(self.tree.get("handle", handle), State.CANCELLED, CANCELLED)
+        top = self.tree.get("handle", handle)
+        return await self._to_the_end(self._end_subtree(top, State.CANCELLED, CANCELLED))
 
     async def approve(self, handle: str, allow: bool, about: approvals.Question | None = None) -> Journal:
         """Answers what the run asks; the answer is durable before anything follows from it.
@@ -140,12 +149,7 @@ class Runtime:
         if asked is None or journal.is_ending or about not in (None, asked):
             problem = f"run {handle} waits for no approval; it is {journal.run.state}"
             raise WrongStateError("handle", problem if asked is None else f"run {handle} asks something else by now")
-        try:
-            await journal.append(approvals.answer(asked, allow, time.time()))
-        except JournalError:
-            raise WrongStateError("handle", f"run {handle} was answered already") from None
-        self._executor.wake(journal)
-        return journal
+        return await self._to_the_end(self._answer(journal, approvals.answer(asked, allow, time.time())))
 
     def tools(self) -> tuple[ServerStatus, ...]:
         """The tool servers and what they offer."""
@@ -174,6 +178,33 @@ class Runtime:
             finally:
                 changed.cancel()
 
+    async def _closed(self) -> None:
+        await self._closing.wait()
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns. A client that leaves meanwhile does not leave it half done."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return await asyncio.shield(task)
+
+    async def _begin(self, started: Started, parent: Journal | None) -> Journal:
+        journal = await Journal.begin(self._store, self._fence, started)
+        self.tree.add(journal)
+        if parent is not None and (parent.is_ending or parent.run.state in _TAKES_CHILDREN_ALONG):
+            # It was cancelled while the child's start was being written.
+            await self._end_subtree(journal, State.CANCELLED, CANCELLED)
+        await self._go_on(journal)
+        return journal
+
+    async def _answer(self, journal: Journal, answered: Answered) -> Journal:
+        try:
+            await journal.append(answered)
+        except JournalError:
+            raise WrongStateError("handle", f"run {journal.run.run_id} was answered already") from None
+        self._executor.wake(journal)
+        return journal
+
     def _check_may_spawn(self, parent: Journal) -> None:
         if parent.is_ending or parent.run.end is not None:
             raise WrongStateError("parent", f"run {parent.run.run_id} has ended, and an ended run has no new children")
@@ -181,6 +212,12 @@ class Runtime:
             spent = self._spent(above)
             if spent is not None:
                 raise WrongStateError("parent", f"{spent} of run {above.run.run_id}")
+
+    async def _model_for(self, parent: Journal | None) -> str:
+        """The model of a run that names none: its parent's, else the configured one, else the first that is served."""
+        if parent is not None:
+            return parent.run.order.model
+        return self._default_model or await self._model.first_served() or ""
 
     def _missing_tool(self, name: str) -> str | None:
         """What to answer to who names a tool that is not there; None: it is."""

@@ -68,7 +68,7 @@ class SqliteStore:
 
     @property
     def broken(self) -> str | None:
-        """Why nothing is acknowledged any longer; None: it works."""
+        """See `Store.broken`."""
         return self._broken
 
     async def commit(

@@ -36,6 +36,10 @@ class Append:
 class Store(Protocol):
     """Keeps journals. Its methods may be called from many tasks of one event loop."""
 
+    @property
+    def broken(self) -> str | None:
+        """Why nothing is committed any longer; None: it is."""
+
     async def commit(
         self,
         appends: Sequence[Append] = (),

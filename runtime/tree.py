@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from runtime.journal import Journal
@@ -32,6 +33,13 @@ class Tree:
         if found is None:
             raise UnknownRunError(argument, handle)
         return found
+
+    def after(self, handle: str) -> Iterator[Journal]:
+        """The runs that were started after this one; all if it is empty."""
+        runs = iter(self)
+        if handle:
+            runs = itertools.islice(itertools.dropwhile(lambda each: each.run.run_id != handle, runs), 1, None)
+        return runs
 
     def parent(self, journal: Journal) -> Journal | None:
         """The run that spawned it, if it is known."""

@@ -1,0 +1,139 @@
+"""`python -m runtime`: reads the configuration, takes the state folder, serves until SIGTERM or SIGINT, ends in 5 s.
+
+Unfinished runs stay in their journals and go on after the next start. Exit codes: 0 ended by a signal, 1 a wrong
+setting, a taken port or state folder, a journal that cannot be read (one line each).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import socket
+import sys
+
+import uvicorn
+
+from runtime import grpc_server, http, mcp_server
+from runtime.config import RuntimeConfig
+from runtime.llm import Model
+from runtime.lock import LockedError, holding
+from runtime.records import JournalError
+from runtime.service import Runtime
+from runtime.sqlite_store import SqliteStore
+from runtime.store import ConflictError, Store, StoreError
+from runtime.tool_config import Server as ToolServer
+from runtime.tool_config import ToolConfigError, load
+from runtime.toolbox import Toolbox
+
+STORE_FILE = "runs.db"
+STATE_KEY = "mcp-state-key"
+"""Key of the store's value that seals what MCP clients hold of a question."""
+
+log = logging.getLogger("runtime")
+
+
+class CannotStartError(Exception):
+    """The text says why, in a line, and which setting to change."""
+
+
+def main() -> int:
+    """Serves: the process's exit code."""
+    config = RuntimeConfig.read()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")
+    for chatty in ("httpx2", "mcp", "uvicorn"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    try:
+        import uvloop  # noqa: PLC0415  (faster where it is installed, not needed)
+    except ImportError:
+        run = asyncio.run
+    else:
+        run = uvloop.run
+    try:
+        servers: tuple[ToolServer, ...] = () if config.tools is None else load(config.tools)
+        with holding(config.state):
+            run(_serve(config, servers))
+    except (CannotStartError, ToolConfigError, LockedError, StoreError, JournalError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"LUFTPAUSE_STATE={config.state}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(config: RuntimeConfig, servers: tuple[ToolServer, ...]) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with contextlib.AsyncExitStack() as opened:
+        listening = _listen(config)
+        opened.callback(listening.close)
+        store = await SqliteStore.open(config.state / STORE_FILE)
+        opened.push_async_callback(store.close)
+        toolbox = Toolbox(servers)
+        opened.push_async_callback(toolbox.close)
+        await toolbox.start()
+        model = await opened.enter_async_context(Model(config.dataplane, config.token_text))
+        runtime = await Runtime.start(store, model, toolbox, config.model)
+        opened.push_async_callback(runtime.close)
+        try:
+            grpc_port = await opened.enter_async_context(
+                grpc_server.serving(runtime, config.host, config.grpc_port, config.token_text)
+            )
+        except (OSError, RuntimeError) as error:
+            raise CannotStartError(f"LUFTPAUSE_RUNTIME_GRPC_PORT={config.grpc_port}: {_reason(error)}") from None
+        if config.token is None:
+            log.warning("event=no_token setting=LUFTPAUSE_TOKEN everybody who reaches the ports is let in")
+        port = listening.getsockname()[1]
+        log.info("event=listening host=%s port=%d grpc_port=%d", config.host, port, grpc_port)
+        mcp = mcp_server.build(runtime, await _state_key(store))
+        app = http.build(runtime, mcp, config.host, config.token_text)
+        await _serve_http(app, listening, stop, runtime)
+    log.info("event=stopped")
+
+
+def _listen(config: RuntimeConfig) -> socket.socket:
+    """Listens before anything is begun: a taken port must not cost a run."""
+    listening = socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((config.host, config.port))
+        listening.listen(1024)
+    except OSError as error:
+        listening.close()
+        raise CannotStartError(f"LUFTPAUSE_RUNTIME_PORT={config.port}: {_reason(error)}") from None
+    return listening
+
+
+async def _serve_http(app: http.App, listening: socket.socket, stop: asyncio.Event, runtime: Runtime) -> None:
+    """Serves until `stop`; then streams and runs are stopped at the same time."""
+    settings = uvicorn.Config(
+        app, log_config=None, access_log=False, timeout_graceful_shutdown=http.STOP_GRACE_S, lifespan="on"
+    )
+    server = http.Server(settings)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    server.should_exit = True
+    await asyncio.gather(serving, runtime.close())
+
+
+async def _state_key(store: Store) -> bytes:
+    """The key of this state folder, made at the first start."""
+    with contextlib.suppress(ConflictError):
+        await store.commit(puts={STATE_KEY: secrets.token_bytes(32)}, expects={STATE_KEY: None})
+    key = await store.get(STATE_KEY)
+    assert key is not None
+    return key
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

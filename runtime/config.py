@@ -1,0 +1,27 @@
+"""The runtime's configuration, read once from the environment. Shared fields are in `common.config`."""
+
+from __future__ import annotations
+
+import pathlib
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from common.config import ServiceConfig
+
+
+class RuntimeConfig(ServiceConfig):
+    """`LUFTPAUSE_RUNTIME_<FIELD>`, and what `ServiceConfig` shares."""
+
+    model_config = SettingsConfigDict(env_prefix="LUFTPAUSE_RUNTIME_")
+
+    host: str = Field(default="127.0.0.1", description="Address that HTTP and gRPC listen on")
+    port: int = Field(default=7000, ge=0, le=65535, description="Port of HTTP: MCP, status and health; 0: any free one")
+    grpc_port: int = Field(default=7001, ge=0, le=65535, description="Port of gRPC; 0: any free one")
+    dataplane: str = Field(default="http://127.0.0.1:8080", description="Base URL of the dataplane, without /v1")
+    model: str | None = Field(
+        default=None, description="Model of runs that name none; unset: the first that the dataplane lists"
+    )
+    tools: pathlib.Path | None = Field(
+        default=None, description="File of the MCP servers whose tools runs may call (TOML); unset: no tools"
+    )

@@ -1,0 +1,152 @@
+"""The gRPC surface: the Runs service, standard health and reflection, the token.
+
+Must not decide anything; each method reads, asks the service, writes. Read next: `wire`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from common.auth import TokenInterceptor
+from protos import runtime_pb2 as pb
+from protos import runtime_pb2_grpc
+from runtime import wire
+from runtime.refusals import InvalidArgumentError, RefusedError, UnknownRunError
+from runtime.run import RunState, Usage
+from runtime.service import AWAIT_S, Runtime
+from runtime.store import StoreError
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Runs"].full_name
+LIST_MAX = 1000
+STOP_GRACE_S = 0.2
+"""Calls in progress get so long to end by themselves when the runtime stops."""
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+"""A long run's conversation is one message."""
+
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.so_reuseport", 0),  # else a second runtime would share the port unnoticed
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class RunsService(runtime_pb2_grpc.RunsServicer):
+    """The methods of `runtime.proto`, by its names."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def Spawn(self, request: pb.SpawnRequest, context: Context) -> pb.SpawnResponse:  # noqa: N802
+        """See the contract, as for all methods."""
+        async with _refusing(context):
+            journal = await self._runtime.spawn(wire.read_spawn(request), request.caller, request.traceparent or None)
+            return pb.SpawnResponse(handle=journal.run.run_id)
+
+    async def Await(self, request: pb.AwaitRequest, context: Context) -> pb.AwaitResponse:  # noqa: N802
+        """A client that leaves stops nothing."""
+        async with _refusing(context):
+            timeout_s = request.timeout_s if request.HasField("timeout_s") else AWAIT_S
+            journals = await self._runtime.await_(request.handles, wire.read_mode(request.mode), timeout_s)
+            return pb.AwaitResponse(runs=[self._told(journal.run) for journal in journals])
+
+    async def Watch(  # noqa: N802
+        self, request: pb.RunsWatchRequest, context: Context
+    ) -> AsyncIterator[pb.RunsWatchResponse]:
+        """Ends with the run."""
+        async with _refusing(context):
+            number = 0
+            async for record in self._runtime.watch(request.handle):
+                yield wire.write_record(number, record, self._subtree)
+                number += 1
+
+    async def Get(self, request: pb.GetRequest, context: Context) -> pb.GetResponse:  # noqa: N802
+        """Reads the journal of a run that has ended."""
+        async with _refusing(context):
+            run = await self._runtime.read(request.handle)
+            told = wire.write_run(run, self._subtree(run), task_chars=None)
+            return pb.GetResponse(run=told, messages=wire.write_messages(run))
+
+    async def List(self, request: pb.ListRequest, context: Context) -> pb.ListResponse:  # noqa: N802
+        """In the order of the starts."""
+        async with _refusing(context):
+            if request.limit > LIST_MAX:
+                raise InvalidArgumentError("limit", f"expected 1 to {LIST_MAX}, or 0 for {LIST_MAX}")
+            states = wire.read_states(request.states)
+            if request.after:
+                self._runtime.tree.get("after", request.after)
+            found = [
+                journal.run
+                for journal in self._runtime.tree.after(request.after)
+                if (not states or journal.run.state in states) and request.root in ("", journal.run.root)
+            ]
+            limit = request.limit or LIST_MAX
+            return pb.ListResponse(runs=[self._told(run) for run in found[:limit]], more=len(found) > limit)
+
+    async def Cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelResponse:  # noqa: N802
+        """Answers when the ends are durable."""
+        async with _refusing(context):
+            ended = await self._runtime.cancel(request.handle)
+            return pb.CancelResponse(handles=[journal.run.run_id for journal in ended])
+
+    async def Approve(self, request: pb.ApproveRequest, context: Context) -> pb.ApproveResponse:  # noqa: N802
+        """Answers when the answer is durable."""
+        async with _refusing(context):
+            journal = await self._runtime.approve(request.handle, request.allow)
+            return pb.ApproveResponse(run=self._told(journal.run))
+
+    def _subtree(self, run: RunState) -> Usage:
+        return self._runtime.tree.usage(self._runtime.tree.get("handle", run.run_id))
+
+    def _told(self, run: RunState) -> pb.Run:
+        return wire.write_run(run, self._subtree(run))
+
+
+@contextlib.asynccontextmanager
+async def _refusing(context: Context) -> AsyncIterator[None]:
+    """Ends the call with the status of what the block raises."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    except UnknownRunError as error:
+        await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+    except RefusedError as error:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+    except StoreError as error:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+
+
+@contextlib.asynccontextmanager
+async def serving(runtime: Runtime, host: str, port: int, token: str | None) -> AsyncIterator[int]:
+    """Serves gRPC while the block runs; gives the port. Raises RuntimeError or OSError if it cannot listen."""
+    _check_free(host, port)
+    server = grpc.aio.server(interceptors=(TokenInterceptor(token),), options=_OPTIONS)
+    runtime_pb2_grpc.add_RunsServicer_to_server(RunsService(runtime), server)
+    healthy = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+    reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    await server.start()
+    try:
+        for name in ("", SERVICE_NAME):
+            await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
+        yield bound
+    finally:
+        await server.stop(STOP_GRACE_S)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raises OSError if `port` is taken. gRPC itself would tell so in several lines of its own."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with contextlib.closing(socket.socket(family, kind, protocol)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)

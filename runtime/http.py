@@ -1,0 +1,103 @@
+"""The HTTP surface: `/mcp`, `GET /status` (JSON), `GET /health`, and the token before the first two.
+
+Must not decide anything. Read next: `mcp_server`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from typing import Any
+
+import uvicorn
+from mcp.server.mcpserver import MCPServer
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from common.auth import UNAUTHENTICATED, is_authorized
+from runtime import reports
+from runtime.service import Runtime
+
+BODY_BYTES_MAX = 8 * 1024 * 1024
+"""Of one request: a task of the greatest length, in the worst encoding, with room for the rest."""
+STOP_GRACE_S = 1
+"""How long open streams have when the runtime is told to end: some clients keep one as long as they live."""
+RUNS_MAX = 2000
+"""Most runs in a status, the latest."""
+
+Scope = MutableMapping[str, Any]
+App = Callable[[Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its own ideas about signals: who runs it sets `should_exit`."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Captures none."""
+        yield
+
+
+def build(runtime: Runtime, mcp: MCPServer, host: str, token: str | None) -> App:
+    """The application. `host` is what it will listen on: only on loopback are foreign host names refused."""
+
+    async def status(_request: Request) -> Response:
+        return JSONResponse(status_of(runtime))
+
+    async def health(_request: Request) -> Response:
+        reason = runtime.unready_reason()
+        if reason is not None:
+            return JSONResponse({"ready": False, "reason": reason}, status_code=503)
+        return JSONResponse({"ready": True})
+
+    mcp.custom_route("/status", methods=["GET"])(status)
+    mcp.custom_route("/health", methods=["GET"])(health)
+    is_loopback = host in ("127.0.0.1", "localhost", "::1")
+    app = mcp.streamable_http_app(
+        host=host,
+        max_request_body_size=BODY_BYTES_MAX,
+        # Elsewhere the token protects, and nobody knows by which names it is reached.
+        transport_security=None if is_loopback else TransportSecuritySettings(enable_dns_rebinding_protection=False),
+    )
+    return _guarded(app, token, runtime)
+
+
+def status_of(runtime: Runtime) -> dict[str, Any]:
+    """How many runs are where, and the latest of them with their own and their subtree's usage, parents first."""
+    tree, now = runtime.tree, time.time()
+    latest = list(tree)[-RUNS_MAX:]
+    return {
+        "states": reports.counts(journal.run for journal in tree),
+        "runs": [reports.listing(journal.run, tree.usage(journal), now) for journal in latest],
+        "servers": [
+            {"name": server.name, "up": server.up, "reason": server.reason, "tools": list(server.tools)}
+            for server in runtime.tools()
+        ],
+    }
+
+
+def _guarded(app: App, token: str | None, runtime: Runtime) -> App:
+    """`app` behind the token; health and the server's own life are open."""
+
+    async def guarded(scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        shown = dict(scope["headers"]).get(b"authorization")
+        if scope["path"] != "/health" and not is_authorized(token, shown):
+            error = {"error": {"message": UNAUTHENTICATED}}
+            refusal = JSONResponse(error, status_code=401, headers={"WWW-Authenticate": "Bearer"})
+            await refusal(scope, receive, send)
+            return
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not runtime.is_closing:
+                raise
+            # A stream that its client keeps open for as long as it lives: it is ended like any other answer.
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return guarded

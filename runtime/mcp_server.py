@@ -1,0 +1,326 @@
+"""The MCP surface: the runtime's operations as tools, for both eras of the protocol.
+
+Runs are detached: a client that leaves, or whose request is cancelled, stops no run. A person is asked through the
+client whose `await` or `run` covers the run, where it can ask: until 2025-11-25 by a request to it, since 2026-07-28 by
+an answer that asks for input and whose retry carries it. Must not decide anything about runs: that is `service`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import inspect
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, get_type_hints
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.request_state import RequestStateSecurity
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    CallToolResult,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    InputRequiredResult,
+    TextContent,
+    ToolAnnotations,
+)
+from mcp_types.version import is_version_at_least
+from pydantic import Field
+
+from runtime import approvals, reports
+from runtime.journal import Journal
+from runtime.orders import SpawnRequest
+from runtime.refusals import RefusedError, WrongStateError
+from runtime.service import AWAIT_S, Runtime
+from runtime.store import StoreError
+from runtime.tool_descriptions import ALLOW, ARGUMENTS, DESCRIPTIONS, HANDLE, HANDLES, INSTRUCTIONS, MODE, TIMEOUT
+
+SERVER_NAME = "luftpause"
+"""Sealed state of one server is not taken by another: the name must not change between releases."""
+VERSION = "1"
+"""Of the tools and their arguments."""
+RUN_S = 55.0
+"""How long `run` waits: clients commonly give a call 60 s."""
+STATE_TTL_S = 30 * 24 * 3600.0
+"""How long a person may take to answer a form of the newer era."""
+INPUT_REQUIRED_SINCE = "2026-07-28"
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
+_FORM: dict[str, Any] = {
+    "type": "object",
+    "properties": {"allow": {"type": "boolean", "title": "Allow", "description": "Whether the tool call may be made"}},
+    "required": ["allow"],
+}
+
+Answer = CallToolResult | InputRequiredResult
+
+
+class Surface:
+    """The tools, as methods."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def spawn(self, ctx: Context, **arguments: Any) -> CallToolResult:
+        """Starts a run."""
+        journal = await self._spawn(ctx, arguments)
+        return _told({"handle": journal.run.run_id, "state": str(journal.run.state)})
+
+    async def run(self, ctx: Context, **arguments: Any) -> Answer:
+        """Starts a run and waits for it."""
+        if ctx.request_state is not None:
+            return await self._observe(ctx, _handles_of(ctx.request_state), "all", RUN_S, is_run=True)
+        journal = await self._spawn(ctx, arguments)
+        return await self._observe(ctx, [journal.run.run_id], "all", RUN_S, is_run=True)
+
+    async def await_(
+        self,
+        ctx: Context,
+        handles: Annotated[list[str], Field(description=HANDLES)],
+        mode: Annotated[Literal["all", "any"], Field(description=MODE)] = "all",
+        timeout: Annotated[float, Field(description=TIMEOUT)] = AWAIT_S,
+    ) -> Answer:
+        """Waits for runs."""
+        return await self._observe(ctx, handles, mode, timeout, is_run=False)
+
+    async def status(
+        self,
+        handle: Annotated[str | None, Field(description=HANDLE + " Left out: all runs that have not ended.")] = None,
+    ) -> CallToolResult:
+        """Tells about runs."""
+        tree = self._runtime.tree
+        now = time.time()
+        if handle is None:
+            shown = [journal for journal in tree if journal.run.end is None]
+        else:
+            found = tree.get("handle", handle)
+            above = tree.parent(found)
+            shown = [*([above] if above else []), *tree.down(found)]
+        return _told({"runs": [reports.listing(each.run, tree.usage(each), now) for each in shown]})
+
+    async def cancel(self, handle: Annotated[str, Field(description=HANDLE)]) -> CallToolResult:
+        """Cancels a run and all below it."""
+        return _told({"cancelled": [journal.run.run_id for journal in await self._runtime.cancel(handle)]})
+
+    async def approve(
+        self, handle: Annotated[str, Field(description=HANDLE)], allow: Annotated[bool, Field(description=ALLOW)]
+    ) -> CallToolResult:
+        """Answers what a run asks."""
+        return self._results([await self._runtime.approve(handle, allow)])
+
+    async def tools(self) -> CallToolResult:
+        """Tells which tools runs may call."""
+        servers = self._runtime.tools()
+        return _told(
+            {
+                "servers": [
+                    {"name": server.name, "up": server.up, "reason": server.reason, "tools": list(server.tools)}
+                    for server in servers
+                ]
+            }
+        )
+
+    async def _spawn(self, ctx: Context, arguments: dict[str, Any]) -> Journal:
+        return await self._runtime.spawn(SpawnRequest(**_snake(arguments)), _caller(ctx), _traceparent(ctx))
+
+    async def _observe(
+        self, ctx: Context, handles: Sequence[str], mode: str, timeout_s: float, *, is_run: bool
+    ) -> Answer:
+        """Waits for runs, and has a person asked meanwhile where they need it and the client can."""
+        deadline = time.monotonic() + timeout_s
+        open_questions: set[approvals.Question] = set()
+        """Shown to the person, who did not choose: not asked again by this request."""
+        for key, response in (ctx.input_responses or {}).items():
+            await self._take_answer(handles, key, response, open_questions)
+        while True:
+            left_s = max(deadline - time.monotonic(), 0.0) if timeout_s >= 0 else timeout_s
+            journals = await self._runtime.await_(handles, mode, left_s)
+            asked = [
+                (journal, question)
+                for journal in journals
+                if (question := approvals.question(journal.run)) is not None and question not in open_questions
+            ]
+            if not asked or not _can_ask(ctx) or (mode == "any" and any(each.run.end for each in journals)):
+                return self._results(journals, is_run=is_run)
+            if _asks_by_answer(ctx):
+                return _input_required(handles, asked)
+            for journal, question in asked:
+                left_s = deadline - time.monotonic()
+                answered = await _elicit(ctx, question, left_s)
+                await self._answer(journal.run.run_id, question, answered, open_questions)
+
+    async def _take_answer(
+        self, handles: Sequence[str], key: str, response: Any, open_questions: set[approvals.Question]
+    ) -> None:
+        """Takes an answer that came with a retry; one to a question that is no longer asked is ignored."""
+        for handle in handles:
+            question = approvals.question(self._runtime.tree.get("handles", handle).run)
+            if question is not None and key == _key(handle, question):
+                await self._answer(handle, question, response, open_questions)
+
+    async def _answer(
+        self, handle: str, question: approvals.Question, response: Any, open_questions: set[approvals.Question]
+    ) -> None:
+        if not isinstance(response, ElicitResult) or response.action == "cancel":
+            open_questions.add(question)
+            return
+        allow = response.action == "accept" and (response.content or {}).get("allow") is True
+        with contextlib.suppress(WrongStateError):  # somebody else was faster
+            await self._runtime.approve(handle, allow, about=question)
+
+    def _results(self, journals: Sequence[Journal], *, is_run: bool = False) -> CallToolResult:
+        tree, now = self._runtime.tree, time.time()
+        told = [reports.result(journal.run, tree.usage(journal), now) for journal in journals]
+        for each in told:
+            if each["state"] == "Running":
+                each["note"] = "still running; call await with this handle to go on waiting"
+            elif each["state"] == "AwaitingApproval":
+                each["note"] = "waits for a person's approval; answer with approve"
+        return _told(told[0] if is_run else {"results": told})
+
+
+def build(runtime: Runtime, key: bytes) -> MCPServer:
+    """The MCP server. `key` (32 bytes) seals what clients hold of a question; it must be the same after a restart."""
+    security = RequestStateSecurity(keys=[key], ttl=STATE_TTL_S)
+    server = MCPServer(
+        SERVER_NAME,
+        instructions=INSTRUCTIONS,
+        version=VERSION,
+        log_level="WARNING",
+        request_state_security=security,
+    )
+    surface = Surface(runtime)
+    reads = ToolAnnotations(read_only_hint=True)
+    starts = ToolAnnotations(read_only_hint=False, destructive_hint=False)
+    ends = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True)
+    tools: tuple[tuple[str, Callable[..., Any], ToolAnnotations], ...] = (
+        ("spawn", _with_spawn_arguments(surface.spawn), starts),
+        ("await", surface.await_, reads),
+        ("run", _with_spawn_arguments(surface.run), starts),
+        ("status", surface.status, reads),
+        ("cancel", surface.cancel, ends),
+        ("approve", surface.approve, starts),
+        ("tools", surface.tools, reads),
+    )
+    for name, method, hints in tools:
+        server.add_tool(
+            _refusing(method),
+            name=name,
+            description=DESCRIPTIONS[name],
+            annotations=hints,
+            structured_output=False,
+        )
+    return server
+
+
+def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
+    """`method`, whose refusals the client reads as errors of the tool."""
+
+    @functools.wraps(method)
+    async def answer(*args: Any, **arguments: Any) -> Any:
+        try:
+            return await method(*args, **arguments)
+        except (RefusedError, StoreError) as error:
+            raise ToolError(str(error)) from None
+
+    return answer
+
+
+def _with_spawn_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
+    """`method`, with the arguments of `SpawnRequest` in its signature, by which the SDK knows them."""
+
+    @functools.wraps(method)
+    async def spawning(ctx: Context, **arguments: Any) -> Any:
+        return await method(ctx, **arguments)
+
+    hints = get_type_hints(SpawnRequest)
+    parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)]
+    for field in dataclasses.fields(SpawnRequest):
+        name = _camel(field.name)
+        default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+        described: Any = Annotated.__class_getitem__((hints[field.name], Field(description=ARGUMENTS[name])))  # type: ignore[attr-defined]
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=described)
+        )
+    spawning.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return spawning
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(each.title() for each in others)
+
+
+def _snake(arguments: dict[str, Any]) -> dict[str, Any]:
+    named = {_camel(field.name): field.name for field in dataclasses.fields(SpawnRequest)}
+    return {named[name]: value for name, value in arguments.items()}
+
+
+def _told(content: dict[str, Any]) -> CallToolResult:
+    text = TextContent(type="text", text=json.dumps(content, ensure_ascii=False))
+    return CallToolResult(content=[text], structured_content=content)
+
+
+def _can_ask(ctx: Context) -> bool:
+    """Whether the client says that it shows forms; an empty declaration, which is older than modes, says so too."""
+    capabilities = ctx.client_capabilities
+    forms = capabilities.elicitation if capabilities is not None else None
+    return forms is not None and (forms.form is not None or forms.url is None)
+
+
+def _asks_by_answer(ctx: Context) -> bool:
+    return ctx.protocol_version is not None and is_version_at_least(ctx.protocol_version, INPUT_REQUIRED_SINCE)
+
+
+def _key(handle: str, question: approvals.Question) -> str:
+    """Names a question to the client: never used for another one."""
+    repeated = "again" if question.known is not None else "first"
+    return f"{handle}-{question.step}-{question.call}-{repeated}"
+
+
+def _input_required(handles: Sequence[str], asked: Sequence[tuple[Journal, approvals.Question]]) -> InputRequiredResult:
+    requests: dict[str, Any] = {
+        _key(journal.run.run_id, question): ElicitRequest(
+            params=ElicitRequestFormParams(message=question.text, requested_schema=_FORM)
+        )
+        for journal, question in asked
+    }
+    return InputRequiredResult(input_requests=requests, request_state=json.dumps(list(handles)))
+
+
+def _handles_of(state: str) -> list[str]:
+    """The handles in a state that this server sealed."""
+    return [str(handle) for handle in json.loads(state)]
+
+
+async def _elicit(ctx: Context, question: approvals.Question, left_s: float) -> ElicitResult | None:
+    """What the person answers, asked by a request to the client; None if there is no answer in time."""
+    try:
+        async with asyncio.timeout(left_s):
+            related = ctx.request_context.request_id
+            form: ElicitResult = await ctx.session.elicit_form(question.text, _FORM, related_request_id=related)
+            return form
+    except (TimeoutError, MCPError):
+        return None
+
+
+def _caller(ctx: Context) -> str:
+    """Who asks: the caller that it names, else its session, else the name of the client."""
+    headers = ctx.headers or {}
+    params = ctx.session.client_params
+    client = params.client_info.name if params is not None else ""
+    return headers.get("x-luftpause-caller") or headers.get("mcp-session-id") or client
+
+
+def _traceparent(ctx: Context) -> str | None:
+    """The W3C trace context of the request, from its `_meta` or its header."""
+    meta: Any = ctx.request_context.meta or {}
+    told = meta.get("traceparent") or (ctx.headers or {}).get("traceparent")
+    return told if isinstance(told, str) and _TRACEPARENT.fullmatch(told) else None

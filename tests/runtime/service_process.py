@@ -1,0 +1,102 @@
+"""`python -m runtime` as a real process, against a fake engine and a fake tool server, for tests of its surfaces."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tests.stack import Service, free_ports, start, started, wait_healthy
+
+
+@dataclass
+class RuntimeProcess:
+    """A runtime and what it needs; `start` and `stop` it as often as you like."""
+
+    folder: pathlib.Path
+    settings: dict[str, str]
+    port: int
+    grpc_port: int
+    engine_url: str
+    tools_url: str
+    token: str | None = None
+    service: Service | None = field(default=None)
+
+    @property
+    def url(self) -> str:
+        """Base of the HTTP surface."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def mcp_url(self) -> str:
+        """Where MCP is."""
+        return f"{self.url}/mcp"
+
+    @property
+    def ledger(self) -> pathlib.Path:
+        """A line for every effect of the tool server."""
+        return self.folder / "ledger.jsonl"
+
+    def start(self, *, wait: bool = True) -> Service:
+        """Starts the process on the same state folder."""
+        self.service = start("runtime", self.settings, self.folder / "runtime.log")
+        if wait:
+            wait_healthy(self.service, (f"{self.url}/health",))
+        return self.service
+
+    def kill(self) -> None:
+        """As a crash would."""
+        assert self.service is not None
+        self.service.kill()
+
+
+@contextlib.contextmanager
+def running_runtime(
+    folder: pathlib.Path, settings: Mapping[str, str] | None = None, *, begin: bool = True
+) -> Iterator[RuntimeProcess]:
+    """Runs engine, tool server and runtime while the block runs; all must end cleanly if they live then."""
+    port, grpc_port, engine_port, tools_port = free_ports(4)
+    tools = folder / "tools.toml"
+    tools.write_text(f'[[server]]\nname = "fake"\nurl = "http://127.0.0.1:{tools_port}/mcp"\n')
+    shared = {
+        "LUFTPAUSE_STATE": str(folder / "state"),
+        "LUFTPAUSE_ENGINE_PORTS": str(engine_port),
+        "LUFTPAUSE_ENGINE_SPEED": "50",
+        "LUFTPAUSE_ENGINE_TOOL_CALLS": "0",
+        "LUFTPAUSE_TOOLS_PORT": str(tools_port),
+        "LUFTPAUSE_TOOLS_LOOKUP_S": "0",
+        "LUFTPAUSE_TOOLS_LEDGER": str(folder / "ledger.jsonl"),
+        "LUFTPAUSE_RUNTIME_PORT": str(port),
+        "LUFTPAUSE_RUNTIME_GRPC_PORT": str(grpc_port),
+        "LUFTPAUSE_RUNTIME_DATAPLANE": f"http://127.0.0.1:{engine_port}",
+        "LUFTPAUSE_RUNTIME_TOOLS": str(tools),
+        **(settings or {}),
+    }
+    made = RuntimeProcess(
+        folder=folder,
+        settings=shared,
+        port=port,
+        grpc_port=grpc_port,
+        engine_url=f"http://127.0.0.1:{engine_port}",
+        tools_url=f"http://127.0.0.1:{tools_port}",
+        token=shared.get("LUFTPAUSE_TOKEN"),
+    )
+    made.ledger.touch()
+    with (
+        started("fakes.engine", shared, folder / "engine.log") as engine,
+        started("fakes.toolserver", shared, folder / "tools.log") as toolserver,
+    ):
+        wait_healthy(engine, (f"{made.engine_url}/health",))
+        wait_healthy(toolserver, (f"{made.tools_url}/health",))
+        if begin:
+            made.start()
+        try:
+            yield made
+        finally:
+            was_running = made.service is not None and made.service.process.poll() is None
+            code = made.service.stop() if made.service is not None else 0
+        if was_running:
+            assert made.service is not None
+            assert code == 0, made.service.text()[-4000:]
+            assert "Traceback" not in made.service.text(), made.service.text()[-4000:]
