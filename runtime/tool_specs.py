@@ -6,6 +6,7 @@ again. Read `toolbox` next.
 
 from __future__ import annotations
 
+import collections
 import enum
 import hashlib
 import re
@@ -110,9 +111,9 @@ def offered(tools: Iterable[tuple[str, ToolSpec]]) -> tuple[ToolSpec, ...]:
     """
     tools = list(tools)
     plain = [plain_name(name) for name, _ in tools]
-    shared = {name for name in plain if plain.count(name) > 1}
+    count = collections.Counter(plain)
     named: dict[str, ToolSpec] = {}
     for short, (name, spec) in zip(plain, tools, strict=True):
-        full = qualified_name(spec.server, name) if short in shared else short
+        full = qualified_name(spec.server, name) if count[short] > 1 else short
         named.setdefault(full, replace(spec, name=full))
     return tuple(named.values())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import random
 import time
@@ -39,6 +38,7 @@ _START_S = 10.0
 """How long `start` waits for servers to come up."""
 _CLOSE_S = 4.7
 """How long connections have to end by themselves; ending a child process that ignores everything takes 4.5 s."""
+_CLOSE_AT_ONCE_S = 0.2
 _DELAY_S_MIN = 0.2
 _DELAY_S_MAX = 30.0
 _STEADY_S = 10.0
@@ -64,6 +64,8 @@ class Toolbox:
 
     def __init__(self, servers: Iterable[Server]) -> None:
         self._upstreams = {server.name: _Upstream(server) for server in servers}
+        self._listed: tuple[tuple[tuple[str, ToolSpec], ...], ...] = ()
+        self._offered_now: tuple[ToolSpec, ...] = ()
 
     async def start(self) -> None:
         """Starts all servers; returns when each is up or has failed once, and after 10 s in any case."""
@@ -126,7 +128,11 @@ class Toolbox:
             TRACEPARENT.reset(token)
 
     def _offered(self) -> tuple[ToolSpec, ...]:
-        return offered(item for upstream in self._upstreams.values() for item in upstream.specs)
+        listed = tuple(upstream.specs for upstream in self._upstreams.values())
+        # Nearly always the very same objects, which compare at once.
+        if listed != self._listed:
+            self._listed, self._offered_now = listed, offered(item for specs in listed for item in specs)
+        return self._offered_now
 
 
 class _Upstream:
@@ -143,8 +149,8 @@ class _Upstream:
         self.tried = asyncio.Event()
         """Set once the first attempt to connect has ended, well or badly."""
         self._connection: Connection | None = None
-        self._holding: set[asyncio.Task[None]] = set()
-        self._connections: set[Connection] = set()
+        self._holding: dict[asyncio.Task[None], Connection] = {}
+        """Connections that are not ended yet, the current one and those that still have calls in flight."""
         self._stopping = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
 
@@ -157,12 +163,11 @@ class _Upstream:
 
     async def close(self) -> None:
         self._stopping.set()
-        for connection in self._connections:
-            connection.leave()
-        if self._holding:
-            await asyncio.wait(self._holding, timeout=_CLOSE_S)
-        for connection in self._connections:
-            connection.leave(at_once=True)
+        for at_once, timeout_s in ((False, _CLOSE_S), (True, _CLOSE_AT_ONCE_S)):
+            for connection in self._holding.values():
+                connection.leave(at_once)
+            if self._holding:
+                await asyncio.wait(self._holding, timeout=timeout_s)
         if self._supervisor is not None:
             await self._supervisor
 
@@ -177,9 +182,8 @@ class _Upstream:
             connection = Connection(self.server, self._on_tools)
             task = asyncio.create_task(connection.hold(), name=f"tool-connection-{self.server.name}")
             self._connection = connection
-            self._connections.add(connection)
-            self._holding.add(task)
-            task.add_done_callback(functools.partial(self._on_done, connection))
+            self._holding[task] = connection
+            task.add_done_callback(self._on_done)
             await connection.over.wait()
             # A connection that never came up is over at the end of its task, whose error says why.
             self._went_down(_error_of(task) or connection.reason)
@@ -189,21 +193,24 @@ class _Upstream:
                 await asyncio.wait_for(self._stopping.wait(), delay_s)
 
     def _on_tools(self, tools: list[Tool]) -> None:
-        allowed = None if self.server.tools is None else set(self.server.tools)
-        specs = [
-            (tool.name, _spec(self.server.name, tool)) for tool in tools if allowed is None or tool.name in allowed
-        ]
+        wanted = self.server.tools
+        specs = tuple(
+            (tool.name, _spec(self.server.name, tool)) for tool in tools if wanted is None or tool.name in wanted
+        )
         if self.reason:
             _LOG.info("event=tool-server-up server=%s tools=%d", self.server.name, len(specs))
+            missing = sorted(set(wanted or ()) - {tool.name for tool in tools})
+            if missing:
+                _LOG.warning("event=tools-missing server=%s tools=%s", self.server.name, ",".join(missing))
             self.reason, self.since = "", time.time()
-        self.specs = tuple(specs)
-        names = [
-            (form, name) for name, _ in specs for form in (plain_name(name), qualified_name(self.server.name, name))
-        ]
-        self.names = dict(reversed(names))
-        missing = sorted((allowed or set()) - {tool.name for tool in tools})
-        if missing:
-            _LOG.warning("event=tools-missing server=%s tools=%s", self.server.name, ",".join(missing))
+        if specs != self.specs:
+            self.specs = specs
+            # In reverse, so that of two tools with one name the first has it, as it is offered.
+            self.names = {
+                form: name
+                for name, _ in reversed(specs)
+                for form in (plain_name(name), qualified_name(self.server.name, name))
+            }
         self.tried.set()
 
     def _went_down(self, reason: str) -> None:
@@ -216,9 +223,8 @@ class _Upstream:
         self.reason = reason
         self.tried.set()
 
-    def _on_done(self, connection: Connection, task: asyncio.Task[None]) -> None:
-        self._holding.discard(task)
-        self._connections.discard(connection)
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        del self._holding[task]
         _error_of(task)  # asked for, so that asyncio does not report it as never retrieved
 
 

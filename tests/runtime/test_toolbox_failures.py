@@ -250,13 +250,13 @@ time.sleep(60)
 async def test_closing_ends_even_a_child_that_listens_to_nothing(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.toolbox._START_S", 1.0)
+    monkeypatch.setattr("runtime.toolbox._START_S", 0.1)
     told = tmp_path / "pid"
     async with fake_tools() as origin:
         stubborn = Server("stubborn", command=(sys.executable, "-c", STUBBORN, str(told)))
         toolbox = Toolbox((Server("web", url=origin + "/mcp"), stubborn))
         await toolbox.start()
-        pid = int(told.read_text())
+        pid = int(await wait_until(lambda: told.read_text()))
         began = time.monotonic()
         await toolbox.close()
         assert time.monotonic() - began < 5.0
