@@ -256,7 +256,7 @@ async def test_closing_ends_even_a_child_that_listens_to_nothing(
         stubborn = Server("stubborn", command=(sys.executable, "-c", STUBBORN, str(told)))
         toolbox = Toolbox((Server("web", url=origin + "/mcp"), stubborn))
         await toolbox.start()
-        pid = int(await wait_until(lambda: told.read_text()))
+        pid = int(await wait_until(told.read_text))
         began = time.monotonic()
         await toolbox.close()
         assert time.monotonic() - began < 5.0
