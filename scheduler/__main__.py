@@ -10,7 +10,6 @@ import contextlib
 import gc
 import logging
 import os
-import signal
 import socket
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import uvloop
 
 from common.pool import PoolError, Replica, load
+from common.signals import stop_event
 from scheduler import http, replicas, service
 from scheduler.config import SchedulerConfig
 from scheduler.host import Host
@@ -47,14 +47,15 @@ def main() -> None:
         sys.exit(str(error))
     gc.freeze()
     gc.set_threshold(GARBAGE_COLLECTION_OBJECTS)
-    sys.exit(uvloop.run(_serve(config, pool.replicas)))
+    sys.exit(uvloop.run(_serve_until_signal(config, pool.replicas)))
 
 
-async def _serve(config: SchedulerConfig, pool: tuple[Replica, ...]) -> int:
-    """Runs everything until a signal or a fault; the exit code."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+async def _serve_until_signal(config: SchedulerConfig, pool: tuple[Replica, ...]) -> int:
+    return await _serve(config, pool, stop_event())
+
+
+async def _serve(config: SchedulerConfig, pool: tuple[Replica, ...], stop: asyncio.Event) -> int:
+    """Runs everything until `stop` or a fault; the exit code."""
     # Later than any sequence of a scheduler before this one: 2^20 placements a millisecond are out of reach.
     host = Host(pool, first_sequence=int(time.time() * 1000) << 20)
     try:

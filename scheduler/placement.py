@@ -101,10 +101,14 @@ def fill(draft: Draft) -> None:
     if not draft.is_open or draft.held == (0, 0):
         return
     heap: list[tuple[Key, ReplicaName]] = []
-    while draft.roomier or heap:
+    while True:
         while draft.roomier:
             name = draft.roomier.pop()
-            heappush(heap, (load_key(draft.replicas[name]), name))
+            replica = draft.replicas[name]
+            if has_room(replica, RunClass.INTERACTIVE):
+                heappush(heap, (load_key(replica), name))
+        if not heap:
+            return
         load, name = heap[0]
         replica = draft.replicas[name]
         if load == load_key(replica) and _take_next(draft, replica):

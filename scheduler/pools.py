@@ -1,17 +1,20 @@
 """Which replicas serve a model, and which of them have room, in order of load. Pure; works on a draft.
 
-`put_replica` and `set_models` are the only ways to change a replica; the indexes of its pools follow, so that
-choosing a replica does not look at all of them.
+`put_replica` and `set_models` are the only ways to change a replica. The members of a small pool are compared when one
+is chosen, which is cheaper than keeping them in order; those of a large one are kept in order, so that choosing does
+not look at all of them.
 """
 
 from __future__ import annotations
+
+from functools import reduce
 
 from msgspec.structs import replace
 
 from common.ids import Model, ReplicaName
 from scheduler.admission import has_room
 from scheduler.events import RunClass
-from scheduler.ordered import Key
+from scheduler.ordered import EMPTY, Key
 from scheduler.state import Draft, Pool, PoolKey, Replica, Run, Turn, rebuild_pools
 
 
@@ -45,7 +48,6 @@ def choose(draft: Draft, turn: Turn, run: Run | None) -> Replica | None:
     if not draft.is_open:
         return None
     key, run_class = pool_key(turn), turn.request.run_class
-    reindex(draft)
     if run is not None and run.home is not None:
         home = draft.replicas.get(run.home)
         if home is not None and serves(home, key) and has_room(home, run_class):
@@ -53,6 +55,11 @@ def choose(draft: Draft, turn: Turn, run: Run | None) -> Replica | None:
     pool = draft.pools.get(key)
     if pool is None:
         return None
+    if not pool.is_indexed:
+        members = [draft.replicas[name] for name in pool.members]
+        return min((member for member in members if has_room(member, run_class)), key=load_key, default=None)
+    reindex(draft)
+    pool = draft.pools[key]
     indexes = (pool.roomy, pool.tight) if run_class is RunClass.INTERACTIVE else (pool.roomy,)
     heads = [index.first() for index in indexes if index]
     return draft.replicas[min(heads)[2]] if heads else None
@@ -66,7 +73,8 @@ def load_key(replica: Replica) -> Key:
 
 def put_replica(draft: Draft, replica: Replica) -> None:
     """Sets a replica; its models must be the same. The indexes of its pools follow in `reindex`, once a decision."""
-    draft.touched.setdefault(replica.name, draft.replicas[replica.name])
+    if replica.indexed:
+        draft.touched.setdefault(replica.name, draft.replicas[replica.name])
     draft.replicas = draft.replicas.set(replica.name, replica)
 
 
@@ -75,25 +83,25 @@ def reindex(draft: Draft) -> None:
     for name, old in draft.touched.items():
         new = draft.replicas[name]
         before, after = _index_entry(old), _index_entry(new)
-        if before != after:
-            for model in new.models or ():
-                key = (new.one_shot, model)
-                draft.pools = draft.pools.set(key, _indexed(_unindexed(draft.pools[key], before), after))
+        if before == after:
+            continue
+        for model in new.models or ():
+            pool = draft.pools[new.one_shot, model]
+            if pool.is_indexed:
+                draft.pools = draft.pools.set((new.one_shot, model), _indexed(_unindexed(pool, before), after))
     draft.touched.clear()
 
 
 def set_models(draft: Draft, replica: Replica, models: tuple[Model, ...]) -> None:
     """Sets the models that a replica serves, and the pools by them."""
-    reindex(draft)
-    entry = _index_entry(replica)
-    for model in replica.models or ():
-        key = (replica.one_shot, model)
-        draft.pools = draft.pools.set(key, _unindexed(draft.pools[key], entry))
     draft.replicas = draft.replicas.set(replica.name, replace(replica, models=models))
     rebuild_pools(draft)
-    for model in models:
-        key = (replica.one_shot, model)
-        draft.pools = draft.pools.set(key, _indexed(draft.pools[key], entry))
+    for key in set(draft.pools):
+        pool = draft.pools[key]
+        empty = Pool(pool.members, EMPTY, EMPTY, pool.lanes)
+        entries = (_index_entry(draft.replicas[name]) for name in pool.members if pool.is_indexed)
+        draft.pools = draft.pools.set(key, reduce(_indexed, entries, empty))
+    draft.touched.clear()
 
 
 def _index_entry(replica: Replica) -> tuple[bool, Key] | None:

@@ -44,12 +44,9 @@ def put_run(draft: Draft, run: Run) -> None:
     """Sets a run and keeps the counts by class and phase."""
     known = draft.runs.get(run.run_id)
     draft.runs = draft.runs.set(run.run_id, run)
-    after = _count_index(run)
-    before = None if known is None else _count_index(known)
-    if before != after:
-        _count(draft, after, 1)
-        if before is not None:
-            _count(draft, before, -1)
+    if known is not None:
+        draft.run_counts[_count_index(known)] -= 1
+    draft.run_counts[_count_index(run)] += 1
 
 
 def forget(draft: Draft, run: Run) -> None:
@@ -58,7 +55,7 @@ def forget(draft: Draft, run: Run) -> None:
     assert not run.held
     expect_no_more(draft, run)
     draft.runs = draft.runs.delete(run.run_id)
-    _count(draft, _count_index(run), -1)
+    draft.run_counts[_count_index(run)] -= 1
 
 
 def expect_back(draft: Draft, run: Run) -> None:
@@ -113,8 +110,3 @@ def sweep_tool_calls(draft: Draft) -> None:
 
 def _count_index(run: Run) -> int:
     return 3 * run.run_class + run.phase - 1
-
-
-def _count(draft: Draft, index: int, change: int) -> None:
-    counts = draft.run_counts
-    draft.run_counts = (*counts[:index], counts[index] + change, *counts[index + 1 :])

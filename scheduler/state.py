@@ -13,6 +13,7 @@ from typing import Any
 
 from immutables import Map
 from msgspec import Struct
+from msgspec.structs import replace
 
 from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
 from common.pool import Replica as PoolReplica
@@ -36,6 +37,9 @@ RESERVED_S = 60.0
 """A paused run keeps its place for so long; real tool pauses last 10 s at the median and 171 s at the 90th percentile,
 and what never comes back must not hold a place."""
 
+COMPARED_MAX = 8
+"""Members of a pool that are compared when one is chosen; with more they are kept in order."""
+
 PoolKey = tuple[bool, Model]
 """One-shot or not, and the model: the replicas that a turn may go to."""
 
@@ -51,6 +55,8 @@ class Replica(Struct, frozen=True, gc=False):
     """Whether probes tell its models, or the configuration."""
     models: tuple[Model, ...] | None
     """None: not known yet."""
+    indexed: bool = False
+    """Whether one of its pools keeps its members in order."""
     healthy: bool = False
     """False until the first probe."""
     limit: int | None = None
@@ -151,10 +157,15 @@ class Pool(Struct, frozen=True, gc=False):
     members: tuple[ReplicaName, ...] = ()
     """Sorted."""
     roomy: Ordered = EMPTY
-    """(load, last sequence, name) of the members with room for every class."""
+    """(load, last sequence, name) of the members with room for every class, where the pool is indexed."""
     tight: Ordered = EMPTY
     """The same of those with room for interactive turns only."""
     lanes: Lanes = EMPTY_LANES
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether its members are kept in order of load, rather than compared."""
+        return len(self.members) > COMPARED_MAX
 
 
 class Share(Struct, frozen=True, gc=False):
@@ -175,6 +186,8 @@ Chain = tuple[Any, Any] | None
 class State(Struct, frozen=True, gc=False):
     """Everything. Made by `initial`, changed by `core.decide` alone."""
 
+    run_counts: tuple[int, ...]
+    """Runs by class and phase: index 3 · class + phase - 1."""
     now: float
     opens_at: float
     """Nothing is placed before."""
@@ -202,11 +215,10 @@ class State(Struct, frozen=True, gc=False):
     """Dataplanes whose stream is lost, and when their turns in flight are dropped."""
     held: tuple[int, int]
     """Held turns by class."""
-    run_counts: tuple[int, ...]
-    """Runs by class and phase: index 3 · class + phase - 1."""
 
 
-_FIELDS = attrgetter(*State.__struct_fields__)
+_OTHER_FIELDS = attrgetter(*State.__struct_fields__[1:])
+"""All but `run_counts`, which a draft holds in another form."""
 
 
 class Draft:
@@ -231,9 +243,10 @@ class Draft:
     timers: Map[int, Chain]
     orphaned: Map[DataplaneId, float]
     held: tuple[int, int]
-    run_counts: tuple[int, ...]
+    run_counts: list[int]
 
     def __init__(self, state: State) -> None:
+        self.run_counts = list(state.run_counts)
         (
             self.now,
             self.opens_at,
@@ -252,8 +265,7 @@ class Draft:
             self.timers,
             self.orphaned,
             self.held,
-            self.run_counts,
-        ) = _FIELDS(state)
+        ) = _OTHER_FIELDS(state)
         self.effects: list[Effect] = []
         self.roomier: list[ReplicaName] = []
         """Replicas that may take held turns now: they got room, or turns came to wait for them."""
@@ -262,7 +274,7 @@ class Draft:
 
     def freeze(self) -> State:
         """The state as it is now."""
-        return State(*_FIELDS(self))
+        return State(tuple(self.run_counts), *_OTHER_FIELDS(self))
 
 
 def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int) -> State:
@@ -321,6 +333,9 @@ def rebuild_pools(draft: Draft) -> None:
         for model in replica.models or ():
             members.setdefault((replica.one_shot, model), []).append(replica.name)
     draft.unknown_models = (unknown[0], unknown[1])
+    indexed = {name for names in members.values() if len(names) > COMPARED_MAX for name in names}
+    for replica in list(draft.replicas.values()):
+        draft.replicas = draft.replicas.set(replica.name, replace(replica, indexed=replica.name in indexed))
     for key in set(draft.pools) - members.keys():
         pool = draft.pools[key]
         if pool.lanes == EMPTY_LANES:

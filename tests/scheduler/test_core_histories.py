@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scheduler import state as state_module
 from scheduler.core import decide
 from scheduler.events import DataplaneResynced
 from scheduler.invariants import check, check_step
@@ -44,6 +45,12 @@ def compare(chance: random.Random) -> None:
         expected = model.apply(event)
         assert effects == expected, event
         assert {t: turn.replica for t, turn in state.turns.items()} == {t: o.replica for t, o in model.turns.items()}
+
+
+@pytest.fixture(params=[0, state_module.COMPARED_MAX], ids=["pools-in-order", "pools-compared"], autouse=True)
+def compared_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of choosing in a pool."""
+    monkeypatch.setattr(state_module, "COMPARED_MAX", request.param)
 
 
 def test_every_invariant_holds_after_every_event(request: pytest.FixtureRequest) -> None:
