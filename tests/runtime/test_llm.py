@@ -1,0 +1,213 @@
+"""Model turns when the engine or the way to it fails, and what of an answer is believed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pathlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from runtime import chat, llm
+from runtime.llm import Model, TurnFailedError
+from runtime.run import fold
+from tests.runtime import journals as j
+from tests.runtime.rig import Rig, results, rig
+
+Respond = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+GOOD: dict[str, Any] = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses between tries that a test can wait for."""
+    monkeypatch.setattr(llm, "RETRY_PAUSES_S", (0.01, 0.02, 0.03))
+
+
+class Dataplane:
+    """Answers turns from a list, the last one for ever, and remembers what it was sent."""
+
+    def __init__(self, *answers: Respond) -> None:
+        self._answers = list(answers)
+        self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
+        self.times: list[float] = []
+
+    async def respond(self, request: web.Request) -> web.StreamResponse:
+        """One turn."""
+        self.requests.append((dict(request.headers), await request.json() if request.can_read_body else {}))
+        self.times.append(time.monotonic())
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return await answer(request)
+
+
+def says(body: Any, status: int = 200, **headers: str) -> Respond:
+    """An answer of JSON, or of bytes as they are."""
+
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        return web.Response(body=raw, status=status, headers=headers)
+
+    return answer
+
+
+async def breaks_off(request: web.Request) -> web.StreamResponse:
+    """Begins an answer and closes the connection."""
+    response = web.StreamResponse(headers={"Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(b'{"choices": [')
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+@contextlib.asynccontextmanager
+async def served(dataplane: Dataplane) -> AsyncIterator[str]:
+    """Its base URL, while the block runs."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", dataplane.respond)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def turn(dataplane: Dataplane, **order: Any) -> chat.Reply:
+    """One turn of a new run."""
+    async with served(dataplane) as url, Model(url, "secret") as model:
+        return (await model.turn(fold([j.started(**order)]), ())).reply
+
+
+async def test_a_turn_says_whose_it_is() -> None:
+    dataplane = Dataplane(says(GOOD))
+    assert (await turn(dataplane, tokens_max=7)).content == "hi"
+    headers, body = dataplane.requests[0]
+    assert headers["x-luftpause-run-id"] == j.RUN
+    assert headers["x-luftpause-caller"] == "me"
+    assert headers["x-luftpause-class"] == "interactive"
+    assert headers["Authorization"] == "Bearer secret"
+    assert body == {"model": "m", "messages": [{"role": "user", "content": "t"}], "max_tokens": 7}
+
+
+async def test_the_engine_decides_the_length_where_none_is_named() -> None:
+    dataplane = Dataplane(says(GOOD))
+    await turn(dataplane, tokens_max=0)
+    assert "max_tokens" not in dataplane.requests[0][1]
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [says({"error": {"message": "gone"}}, 502), says(b"<html>"), says({"choices": []}), breaks_off],
+    ids=["5xx", "not JSON", "no choices", "breaks off"],
+)
+async def test_what_may_pass_is_tried_three_times_more(failing: Respond) -> None:
+    dataplane = Dataplane(failing, failing, failing, says(GOOD))
+    assert (await turn(dataplane)).content == "hi"
+    assert len(dataplane.requests) == 4
+    for_ever = Dataplane(failing)
+    with pytest.raises(TurnFailedError, match=r"the model's turn failed.*\(4 tries\)"):
+        await turn(for_ever)
+    assert len(for_ever.requests) == 4
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 409, 413])
+async def test_a_refusal_fails_the_turn_at_once_with_its_reason(status: int) -> None:
+    dataplane = Dataplane(says({"error": {"message": "no generative\nreplica"}}, status))
+    with pytest.raises(TurnFailedError, match=f"status {status}: no generative replica"):
+        await turn(dataplane)
+    assert len(dataplane.requests) == 1
+
+
+async def test_nobody_there_is_tried_again_and_then_told() -> None:
+    async with Model("http://127.0.0.1:1", None) as model:
+        with pytest.raises(TurnFailedError, match="Cannot connect"):
+            await model.turn(fold([j.started()]), ())
+
+
+async def test_a_429_is_waited_out_as_long_as_it_says() -> None:
+    refusals = [says({}, 429, **{"Retry-After": "0.2"}) for _ in range(6)]
+    dataplane = Dataplane(*refusals, says(GOOD))
+    assert (await turn(dataplane)).content == "hi"
+    waits = [after - before for before, after in zip(dataplane.times, dataplane.times[1:], strict=False)]
+    assert len(waits) == 6
+    assert all(wait >= 0.19 for wait in waits)
+
+
+async def test_a_turn_that_takes_too_long_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm, "TURN_LIMIT_S", 0.1)
+
+    async def late(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await asyncio.Event().wait()
+        return response
+
+    with pytest.raises(TurnFailedError, match=r"longer than 0\.1 s"):
+        await turn(Dataplane(late))
+
+
+@pytest.mark.parametrize(
+    ("header", "expected_s"),
+    [
+        (None, 1.0),
+        ("2", 2.0),
+        ("1.5", 1.5),
+        ("0", 0.1),
+        ("-3", 0.1),
+        ("soon", 1.0),
+        ("", 1.0),
+        ("nan", 1.0),
+        ("inf", 3600.0),
+        ("Thu, 01 Jan 1970 00:16:50 GMT", 10.0),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.1),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 3600.0),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(header: str | None, expected_s: float) -> None:
+    assert chat.retry_after_s(header, now=1000.0) == expected_s
+
+
+def test_a_reply_is_read_with_what_it_lacks() -> None:
+    call = {"function": {"name": "lookup", "arguments": {"a": 1}}}
+    body = {
+        "choices": [{"message": {"content": None, "tool_calls": [call]}, "finish_reason": None}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": None},
+    }
+    reply = chat.read_reply(msgspec.json.encode(body))
+    assert reply.calls == (chat.RawCall("", "lookup", '{"a":1}'),)
+    assert (reply.content, reply.finish_reason) == ("", "")
+    assert (reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens) == (3, 2, 0)
+
+
+async def test_a_run_whose_turn_fails_says_why(r: Rig) -> None:
+    run = await r.settled(await r.spawn("x", model="unknown-model"))
+    assert run.state == "Failed"
+    assert run.end is not None
+    assert "unknown-model" in run.end.text
+
+
+async def test_a_run_that_is_refused_by_limits_can_be_cancelled(tmp_path: pathlib.Path) -> None:
+    limited = {"fault": "status", "code": 429, "retry_after": 60, "match": "limited"}
+    async with rig(tmp_path, faults=[limited]) as r:
+        handle = await r.spawn("limited")
+        await r.runtime.await_([handle], timeout_s=0.2)
+        assert r.state(handle) == "Running"
+        await r.runtime.cancel(handle)
+        assert r.state(handle) == "Cancelled"
+
+
+async def test_a_call_that_was_written_as_text_is_made(r: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = '<tool_call>{"name": "lookup", "arguments": {"query": "x"}}</tool_call>'
+    async with served(Dataplane(says({"choices": [{"message": {"content": written}}]}), says(GOOD))) as url:
+        monkeypatch.setattr(r.model, "_url", url)
+        run = await r.settled(await r.spawn("t"))
+    assert results(run) == ["lookup did x"]
+    assert run.steps[0].content == ""

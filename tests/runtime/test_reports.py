@@ -1,0 +1,165 @@
+"""What others' users reported of runs that were to outlive a process, tried on ours; and what a run may cost."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from runtime.chat import RawCall, Reply
+from runtime.llm import Model, TimedReply
+from runtime.run import RunState
+from runtime.service import Runtime
+from runtime.sqlite_store import SqliteStore
+from runtime.store import Append, ConflictError, ReadOnlyError
+from runtime.tool_specs import ToolSpec
+from tests.runtime.rig import Hold, Rig, results
+from tests.stack import environment
+
+
+async def test_a_slow_tool_is_not_started_again_while_its_owner_lives(r: Rig) -> None:
+    hold = Hold()
+    r.tools.behaves["send"] = hold
+    handle = await r.spawn("CALL send {}")
+    await hold.started.wait()
+    for _ in range(5):
+        r.runtime._executor.wake(r.journal(handle))
+        await r.runtime.await_([handle], timeout_s=0.05)
+    hold.go.set()
+    assert results(await r.settled(handle)) == ["held"]
+    assert r.times("send") == 1
+
+
+class FullStore:
+    """Refuses commits from a moment on, as a store on a full disk does."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self.is_full = False
+        self.refused = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def commit(
+        self,
+        appends: Sequence[Append] = (),
+        puts: Mapping[str, bytes] | None = None,
+        expects: Mapping[str, bytes | None] | None = None,
+    ) -> None:
+        if self.is_full:
+            self.refused.set()
+            raise ReadOnlyError("the disk is full")
+        await self._store.commit(appends, puts, expects)
+
+
+async def test_promise_14_an_outcome_that_cannot_be_written_is_not_acted_on_and_not_repeated(r: Rig) -> None:
+    full: list[FullStore] = []
+
+    def wrap(store: Any) -> Any:
+        full.append(FullStore(store))
+        return full[-1]
+
+    r.wrap = wrap
+    await r.restart()
+    hold = Hold()
+    r.tools.behaves["send"] = hold
+    handle = await r.spawn("CALL send {}")
+    await hold.started.wait()
+    full[-1].is_full = True
+    hold.go.set()
+    await full[-1].refused.wait()
+    with pytest.raises(ReadOnlyError):
+        await r.spawn("x")
+    with pytest.raises(ReadOnlyError):
+        await r.runtime.cancel(handle)
+    assert r.state(handle) == "Running"
+    await r.restart()
+    await r.until(handle, "AwaitingApproval")
+    assert r.times("send") == 1
+
+
+async def test_of_two_recoverers_one_writes(r: Rig) -> None:
+    hold = Hold()
+    r.tools.behaves["send"] = hold
+    handle = await r.spawn("CALL send {}")
+    await hold.started.wait()
+    second = await SqliteStore.open(r.folder / "runs.db")
+    try:
+        later = await Runtime.start(second, r.model, r.tools, "fake-1b")
+        with pytest.raises(ConflictError, match="owner"):
+            await r.spawn("x")
+        hold.go.set()
+        assert str(later.tree.get("handle", handle).run.state) == "AwaitingApproval"
+        await later.approve(handle, False)
+        (journal,) = await later.await_([handle])
+        assert journal.run.state == "Completed"
+        await later.close()
+    finally:
+        await second.close()
+    assert r.times("send") == 1
+
+
+async def test_a_record_of_a_later_release_stops_the_start_and_names_the_run(r: Rig) -> None:
+    handle = await r.spawn("CALL delete {}")
+    await r.until(handle, "AwaitingApproval")
+    length = len(await r.store.read(handle))
+    await r.store.commit([Append(handle, length, (b'{"version":2,"kind":"slept"}',))])
+    await r.crash()
+    store = await SqliteStore.open(r.folder / "runs.db")
+    with pytest.raises(Exception, match=f"run {handle}: a record of version 2"):
+        await Runtime.start(store, r.model, r.tools)
+    await store.close()
+    # The fixture closes a runtime that works.
+    (r.folder / "runs.db").unlink()
+    for rest in r.folder.glob("runs.db-*"):
+        rest.unlink()
+    await r.start()
+
+
+class CallingModel(Model):
+    """Asks for a call of `lookup` in each of its first `rounds` replies."""
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__("http://127.0.0.1:1", None)
+        self._left = rounds
+
+    async def turn(self, run: RunState, tools: Sequence[ToolSpec]) -> TimedReply:
+        del run, tools
+        self._left -= 1
+        calls = (RawCall("", "lookup", "{}"),) if self._left >= 0 else ()
+        return TimedReply(Reply("", calls), 0.0)
+
+
+async def test_promise_12_rounds_take_memory_in_proportion_to_their_number(r: Rig) -> None:
+    async def taken(rounds: int) -> int:
+        async with CallingModel(rounds) as r.model:
+            await r.restart()
+            hold = Hold()
+            r.tools.behaves["lookup"] = hold
+            handle = await r.spawn("t", max_tool_calls=rounds + 1)
+            await hold.started.wait()
+            tracemalloc.start()
+            del r.tools.behaves["lookup"]
+            hold.go.set()
+            while len(r.journal(handle).run.steps) < rounds:
+                await r.journal(handle).changed()
+            size, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            await r.settled(handle)
+            return size
+
+    assert await taken(300) < 4096 * 300
+
+
+def test_a_run_that_waits_on_a_tool_takes_at_most_50_kib(tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-m", "tests.runtime.memory_of_runs", str(tmp_path), "200"]
+    done = subprocess.run(command, env=environment({}), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) <= 50
