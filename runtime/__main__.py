@@ -77,14 +77,11 @@ async def _serve(config: RuntimeConfig, servers: tuple[ToolServer, ...]) -> None
         opened.push_async_callback(toolbox.close)
         await toolbox.start()
         model = await opened.enter_async_context(Model(config.dataplane, config.token_text))
-        runtime = await Runtime.start(store, model, toolbox, config.model)
+        runtime = await Runtime.start(store, model, toolbox, default_model=config.model, keep_s=config.keep_s)
         opened.push_async_callback(runtime.close)
-        try:
-            grpc_port = await opened.enter_async_context(
-                grpc_server.serving(runtime, config.host, config.grpc_port, config.token_text)
-            )
-        except (OSError, RuntimeError) as error:
-            raise CannotStartError(f"LUFTPAUSE_RUNTIME_GRPC_PORT={config.grpc_port}: {_reason(error)}") from None
+        grpc_port = await opened.enter_async_context(
+            grpc_server.serving(runtime, config.host, config.grpc_port, config.token_text)
+        )
         if config.token is None:
             log.warning("event=no_token setting=LUFTPAUSE_TOKEN everybody who reaches the ports is let in")
         port = listening.getsockname()[1]
@@ -96,7 +93,11 @@ async def _serve(config: RuntimeConfig, servers: tuple[ToolServer, ...]) -> None
 
 
 def _listen(config: RuntimeConfig) -> socket.socket:
-    """Listens before anything is begun: a taken port must not cost a run."""
+    """Listens for HTTP, and looks whether gRPC can, before any run goes on: a taken port must interrupt none."""
+    try:
+        grpc_server.check_free(config.host, config.grpc_port)
+    except OSError as error:
+        raise CannotStartError(f"LUFTPAUSE_RUNTIME_GRPC_PORT={config.grpc_port}: {_reason(error)}") from None
     listening = socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -131,8 +132,8 @@ async def _state_key(store: Store) -> bytes:
     return key
 
 
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 if __name__ == "__main__":

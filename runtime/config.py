@@ -25,3 +25,8 @@ class RuntimeConfig(ServiceConfig):
     tools: pathlib.Path | None = Field(
         default=None, description="File of the MCP servers whose tools runs may call (TOML); unset: no tools"
     )
+    keep_s: float = Field(
+        default=30 * 86_400.0,
+        gt=0,
+        description="Seconds that ended runs are kept, counted from the last end in their tree",
+    )

@@ -127,8 +127,7 @@ async def _refusing(context: Context) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def serving(runtime: Runtime, host: str, port: int, token: str | None) -> AsyncIterator[int]:
-    """Serves gRPC while the block runs; gives the port. Raises RuntimeError or OSError if it cannot listen."""
-    _check_free(host, port)
+    """Serves gRPC while the block runs; gives the port. Raises RuntimeError if it cannot listen."""
     server = grpc.aio.server(interceptors=(TokenInterceptor(token),), options=_OPTIONS)
     runtime_pb2_grpc.add_RunsServicer_to_server(RunsService(runtime), server)
     healthy = health.aio.HealthServicer()
@@ -144,7 +143,7 @@ async def serving(runtime: Runtime, host: str, port: int, token: str | None) -> 
         await server.stop(STOP_GRACE_S)
 
 
-def _check_free(host: str, port: int) -> None:
+def check_free(host: str, port: int) -> None:
     """Raises OSError if `port` is taken. gRPC itself would tell so in several lines of its own."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     with contextlib.closing(socket.socket(family, kind, protocol)) as probe:

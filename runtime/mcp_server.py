@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
 from mcp.server.request_state import RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
@@ -32,7 +33,7 @@ from mcp_types import (
     ToolAnnotations,
 )
 from mcp_types.version import is_version_at_least
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from runtime import approvals, reports
 from runtime.journal import Journal
@@ -189,13 +190,6 @@ class Surface:
 def build(runtime: Runtime, key: bytes) -> MCPServer:
     """The MCP server. `key` (32 bytes) seals what clients hold of a question; it must be the same after a restart."""
     security = RequestStateSecurity(keys=[key], ttl=STATE_TTL_S)
-    server = MCPServer(
-        SERVER_NAME,
-        instructions=INSTRUCTIONS,
-        version=VERSION,
-        log_level="WARNING",
-        request_state_security=security,
-    )
     surface = Surface(runtime)
     reads = ToolAnnotations(read_only_hint=True)
     starts = ToolAnnotations(read_only_hint=False, destructive_hint=False)
@@ -209,15 +203,26 @@ def build(runtime: Runtime, key: bytes) -> MCPServer:
         ("approve", surface.approve, starts),
         ("tools", surface.tools, reads),
     )
-    for name, method, hints in tools:
-        server.add_tool(
-            _refusing(method),
-            name=name,
-            description=DESCRIPTIONS[name],
-            annotations=hints,
-            structured_output=False,
-        )
-    return server
+    return MCPServer(
+        SERVER_NAME,
+        instructions=INSTRUCTIONS,
+        version=VERSION,
+        log_level="WARNING",
+        request_state_security=security,
+        tools=[_tool(name, method, hints) for name, method, hints in tools],
+    )
+
+
+def _tool(name: str, method: Callable[..., Any], hints: ToolAnnotations) -> Tool:
+    """The tool, which refuses arguments that it does not know: one that is misspelt is not silently left out."""
+    tool = Tool.from_function(
+        _refusing(method), name=name, description=DESCRIPTIONS[name], annotations=hints, structured_output=False
+    )
+    known = tool.fn_metadata.arg_model
+    strict: Any = type(known.__name__, (known,), {"model_config": ConfigDict(extra="forbid"), "__module__": __name__})
+    tool.fn_metadata = tool.fn_metadata.model_copy(update={"arg_model": strict})
+    tool.parameters = strict.model_json_schema(by_alias=True)
+    return tool
 
 
 def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,6 +30,9 @@ AWAIT_S = 60.0
 AWAIT_S_MAX = 600.0
 HANDLES_MAX = 1000
 CANCELLED = "cancelled"
+KEEP_S = 30 * 86_400.0
+FORGET_EVERY_S = 3600.0
+"""How often trees are looked for that have been kept long enough."""
 
 log = logging.getLogger("runtime")
 
@@ -40,13 +43,14 @@ class Runtime:
     """All runs of one store. `start` it, ask it, `close` it."""
 
     def __init__(
-        self, store: Store, fence: Fence, model: Model, toolbox: Toolbox, default_model: str | None = None
+        self, store: Store, fence: Fence, model: Model, toolbox: Toolbox, *, default_model: str | None, keep_s: float
     ) -> None:
         self._store = store
         self._fence = fence
         self._model = model
         self._toolbox = toolbox
         self._default_model = default_model
+        self._keep_s = keep_s
         self._executor = Executor(model, toolbox, self._is_over_budget, self._on_end)
         self._background: set[asyncio.Task[Any]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -54,14 +58,27 @@ class Runtime:
         self.tree = Tree()
 
     @classmethod
-    async def start(cls, store: Store, model: Model, toolbox: Toolbox, default_model: str | None = None) -> Self:
-        """Takes the store over and lets its unfinished runs go on. Raises StoreError or JournalError."""
+    async def start(
+        cls,
+        store: Store,
+        model: Model,
+        toolbox: Toolbox,
+        *,
+        default_model: str | None = None,
+        keep_s: float = KEEP_S,
+    ) -> Self:
+        """Takes the store over and lets its unfinished runs go on. Raises StoreError or JournalError.
+
+        Runs that name no model get `default_model`, or the first that is served. Trees whose runs have all ended are
+        forgotten `keep_s` seconds after.
+        """
         fence = await recovery.take_over(store)
-        runtime = cls(store, fence, model, toolbox, default_model)
+        runtime = cls(store, fence, model, toolbox, default_model=default_model, keep_s=keep_s)
         for journal in await recovery.recover(store, fence):
             runtime.tree.add(journal)
         for journal in runtime.tree:
             await runtime._go_on(journal)
+        runtime._in_background(runtime._forget_old())
         return runtime
 
     def unready_reason(self) -> str | None:
@@ -253,6 +270,15 @@ class Runtime:
             # The wall clock may be set meanwhile, so it is asked again then.
             later = asyncio.get_running_loop().call_later(limit_s - age_s, self._watch_time, journal, limit_s)
             self._timers[journal.run.run_id] = later
+
+    async def _forget_old(self) -> None:
+        while True:
+            now = time.time()
+            for root in self.tree.roots():
+                ends = [each.run.end for each in self.tree.down(root)]
+                if all(end is not None and end.at < now - self._keep_s for end in ends):
+                    await self._store.forget(self.tree.forget(root))
+            await asyncio.sleep(FORGET_EVERY_S)
 
     def _spent(self, journal: Journal) -> budgets.Exceeded | None:
         limits = journal.run.order.limits

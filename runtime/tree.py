@@ -27,6 +27,18 @@ class Tree:
         if run.parent is not None:
             self._children.setdefault(run.parent, []).append(run.run_id)
 
+    def roots(self) -> list[Journal]:
+        """The runs at the top of their trees."""
+        return [journal for journal in self if self.parent(journal) is None]
+
+    def forget(self, root: Journal) -> list[str]:
+        """Takes a whole tree out; the handles of its runs."""
+        handles = [journal.run.run_id for journal in self.down(root)]
+        for handle in handles:
+            self._runs.pop(handle)
+            self._children.pop(handle, None)
+        return handles
+
     def get(self, argument: str, handle: str) -> Journal:
         """The run with this handle, which came in `argument`. Raises UnknownRunError."""
         found = self._runs.get(handle)

@@ -118,7 +118,7 @@ class Rig:
     async def start(self) -> None:
         """Starts a runtime on the folder's store."""
         self._store = await SqliteStore.open(self.folder / "runs.db")
-        self._runtime = await Runtime.start(self.wrap(self._store), self.model, self.tools, "fake-1b")
+        self._runtime = await Runtime.start(self.wrap(self._store), self.model, self.tools, default_model="fake-1b")
 
     async def crash(self) -> None:
         """Ends the runtime without its doing: nothing that it was about to write is written."""

@@ -150,6 +150,7 @@ async def test_bad_arguments_are_errors_that_name_them(runtime: RuntimeProcess, 
         assert "tools: there is no tool 'x'; there are: lookup" in await error(client, "spawn", task="x", tools=["x"])
         assert "maxToolCalls" in await error(client, "spawn", task="x", maxToolCalls="many")
         assert "task" in await error(client, "spawn")
+        assert "budgetToken\n" in await error(client, "spawn", task="x", budgetToken=5)
         done = await call(client, "run", task="x")
         assert "parent: run" in await error(client, "spawn", task="x", parent=done["handle"])
         assert "waits for no approval" in await error(client, "approve", handle=done["handle"], allow=True)

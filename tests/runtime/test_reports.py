@@ -92,7 +92,7 @@ async def test_of_two_recoverers_one_writes(r: Rig) -> None:
     await hold.started.wait()
     second = await SqliteStore.open(r.folder / "runs.db")
     try:
-        later = await Runtime.start(second, r.model, r.tools, "fake-1b")
+        later = await Runtime.start(second, r.model, r.tools, default_model="fake-1b")
         with pytest.raises(ConflictError, match="owner"):
             await r.spawn("x")
         hold.go.set()

@@ -10,8 +10,10 @@ import pytest
 
 from runtime.records import Ended, Limits, Started
 from runtime.refusals import InvalidArgumentError, RefusedError, UnknownRunError, WrongStateError
+from runtime.service import Runtime
 from runtime.tool_specs import Done, EffectKind, Outcome
 from tests.runtime.rig import Hold, Rig, results, spec
+from tests.waiting import wait_until
 
 
 async def test_a_run_calls_tools_and_answers(r: Rig) -> None:
@@ -304,3 +306,21 @@ async def test_what_was_not_asked_is_not_answered(r: Rig) -> None:
     with pytest.raises(RefusedError, match="waits for no approval; it is Completed"):
         await r.runtime.approve(handle, True)
     assert r.journal(handle).run.order.limits == Limits()
+
+
+async def test_ended_trees_are_forgotten_after_their_time_and_others_kept(r: Rig) -> None:
+    root = await r.spawn("CALL delete {}")
+    child = await r.spawn("t", parent=root)
+    done = await r.spawn("t")
+    for handle in (root, child, done):
+        await r.settled(handle)
+    await r.runtime.close()
+    later = await Runtime.start(r.store, r.model, r.tools, keep_s=0.001)
+
+    async def gone() -> bool:
+        return list(await r.store.runs()) == [root, child]
+
+    await wait_until(gone)
+    with pytest.raises(UnknownRunError):
+        await later.read(done)
+    await later.close()
