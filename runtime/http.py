@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from common.auth import UNAUTHENTICATED, is_authorized
 from runtime import reports
+from runtime.mcp_server import tool_servers
 from runtime.service import Runtime
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
@@ -72,10 +73,7 @@ def status_of(runtime: Runtime) -> dict[str, Any]:
     return {
         "states": reports.counts(journal.run for journal in tree),
         "runs": [reports.listing(journal.run, tree.usage(journal), now) for journal in latest],
-        "servers": [
-            {"name": server.name, "up": server.up, "reason": server.reason, "tools": list(server.tools)}
-            for server in runtime.tools()
-        ],
+        "servers": tool_servers(runtime),
     }
 
 

@@ -118,15 +118,7 @@ class Surface:
 
     async def tools(self) -> CallToolResult:
         """Tells which tools runs may call."""
-        servers = self._runtime.tools()
-        return _told(
-            {
-                "servers": [
-                    {"name": server.name, "up": server.up, "reason": server.reason, "tools": list(server.tools)}
-                    for server in servers
-                ]
-            }
-        )
+        return _told({"servers": tool_servers(self._runtime)})
 
     async def _spawn(self, ctx: Context, arguments: dict[str, Any]) -> Journal:
         return await self._runtime.spawn(SpawnRequest(**_snake(arguments)), _caller(ctx), _traceparent(ctx))
@@ -185,6 +177,14 @@ class Surface:
             elif each["state"] == "AwaitingApproval":
                 each["note"] = "waits for a person's approval; answer with approve"
         return _told(told[0] if is_run else {"results": told})
+
+
+def tool_servers(runtime: Runtime) -> list[dict[str, Any]]:
+    """The tool servers and the names of their tools, as JSON."""
+    return [
+        {"name": server.name, "up": server.up, "reason": server.reason, "tools": list(server.tools)}
+        for server in runtime.tools()
+    ]
 
 
 def build(runtime: Runtime, key: bytes) -> MCPServer:

@@ -8,10 +8,7 @@ from typing import Any
 
 from runtime import approvals, budgets
 from runtime.records import Limits, State
-from runtime.run import RunState, Usage
-
-TASK_CHARS = 200
-"""How much of a task a listing shows."""
+from runtime.run import SUMMARY_CHARS, RunState, Usage
 
 
 def result(run: RunState, subtree: Usage, now: float) -> dict[str, Any]:
@@ -58,7 +55,7 @@ def listing(run: RunState, subtree: Usage, now: float) -> dict[str, Any]:
         "handle": run.run_id,
         "parent": run.parent,
         "state": str(run.state),
-        "task": run.order.task[:TASK_CHARS],
+        "task": run.order.task[:SUMMARY_CHARS],
         "model": run.order.model,
         "class": str(run.order.run_class),
         "caller": run.caller,

@@ -43,7 +43,7 @@ LEFT_IN_PROGRESS = "Error: the run ended while this tool call was in progress; i
 
 
 SUMMARY_CHARS = 200
-"""How much of an ended run's task is kept in memory."""
+"""How much of a task lists of runs show, and is kept in memory of an ended run."""
 
 
 @dataclass(frozen=True, slots=True)

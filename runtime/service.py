@@ -120,21 +120,19 @@ class Runtime:
         )
         return await self._to_the_end(self._begin(started, parent))
 
-    async def await_(
-        self, handles: Sequence[str], mode: str = "all", timeout_s: float = AWAIT_S, argument: str = "handles"
-    ) -> list[Journal]:
+    async def await_(self, handles: Sequence[str], mode: str = "all", timeout_s: float = AWAIT_S) -> list[Journal]:
         """Waits until all of the runs (or any, by `mode`) have ended or need a person, or the time is over.
 
         Only observes; ends also when the runtime is closed. Returns the runs in the order of the handles. Raises
         RefusedError.
         """
         if not 1 <= len(handles) <= HANDLES_MAX:
-            raise InvalidArgumentError(argument, f"expected 1 to {HANDLES_MAX} handles")
+            raise InvalidArgumentError("handles", f"expected 1 to {HANDLES_MAX} handles")
         if mode not in ("all", "any"):
             raise InvalidArgumentError("mode", "expected 'all' or 'any'")
         if not 0 <= timeout_s <= AWAIT_S_MAX:
             raise InvalidArgumentError("timeout", f"expected 0 to {AWAIT_S_MAX:g} seconds")
-        journals = [self.tree.get(argument, handle) for handle in handles]
+        journals = [self.tree.get("handles", handle) for handle in handles]
         enough = all if mode == "all" else any
         deadline = time.monotonic() + timeout_s
         while not enough(_is_settled(journal) for journal in journals):

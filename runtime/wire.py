@@ -23,10 +23,7 @@ from runtime.records import (
     State,
 )
 from runtime.refusals import InvalidArgumentError
-from runtime.run import RunState, Usage, apply, conversation
-
-TASK_CHARS = 200
-"""How much of a task a list has."""
+from runtime.run import SUMMARY_CHARS, RunState, Usage, apply, conversation
 
 STATES = {
     State.RUNNING: pb.RUN_STATE_RUNNING,
@@ -85,7 +82,7 @@ def read_states(numbers: Sequence[int]) -> frozenset[State]:
     return frozenset(named[number] for number in numbers)  # type: ignore[index]
 
 
-def write_run(run: RunState, subtree: Usage, task_chars: int | None = TASK_CHARS) -> pb.Run:
+def write_run(run: RunState, subtree: Usage, task_chars: int | None = SUMMARY_CHARS) -> pb.Run:
     """A run; its task cut to `task_chars`."""
     asked = approvals.question(run)
     limits = run.order.limits
