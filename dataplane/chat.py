@@ -20,7 +20,7 @@ _MODEL_CHARS_MAX = 512
 _SPACE = b" \t\r\n"
 
 
-class _Message(msgspec.Struct):
+class _Message(msgspec.Struct, gc=False):  # a body may have millions
     role: str
     tool_call_id: str | None = None
 

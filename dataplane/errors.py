@@ -83,6 +83,11 @@ def head_too_large(limit_bytes: int) -> ApiError:
     return ApiError(431, f"request line and headers are larger than {limit_bytes} bytes", "headers_too_large")
 
 
+def own_fault() -> ApiError:
+    """500: a fault of the dataplane itself; its log tells more."""
+    return ApiError(500, "the dataplane failed to answer", "internal_error")
+
+
 def engine_failed(replica: str, problem: str) -> ApiError:
     """502: the engine could not be reached, or answered something that is not HTTP."""
     return ApiError(502, f"engine {replica}: {problem}", "engine_unreachable")

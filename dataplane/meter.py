@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from dataplane.chat import TOOL_CALL_ID_CHARS_MAX, TOOL_CALL_IDS_MAX
-from dataplane.sse import EventBuffer, data_of, split
+from dataplane.sse import EventBuffer, data_of, find_end, split
 
 _EVENT_BYTES_MAX = 4 * 2**20
 """An event or a reply larger than this is relayed unread."""
@@ -178,11 +178,13 @@ class StreamMeter(Meter):
     is before and behind that string, is relayed without a further look.
     """
 
-    __slots__ = ("_after", "_after_bytes", "_before", "_before_bytes", "_buffer", "_hide_usage", "_templated")
+    __slots__ = ("_after", "_after_bytes", "_before", "_before_bytes", "_buffer", "_hide_usage", "_tail", "_templated")
 
     def __init__(self, hide_usage: bool) -> None:
         super().__init__()
-        self._buffer: EventBuffer | None = EventBuffer()
+        self._buffer = EventBuffer()
+        self._tail = b""
+        """The last bytes of an event that is too large to be read, while it comes."""
         self._hide_usage = hide_usage
         self._templated = False
         """Whether the next bytes begin an event, and an ordinary chunk has been seen."""
@@ -211,26 +213,34 @@ class StreamMeter(Meter):
 
     def finish(self) -> bytes:
         """Reads an event that lacks its empty line."""
-        rest = self._buffer.flush() if self._buffer is not None else b""
+        rest = self._buffer.flush()
         relayed = self._read_events(rest + b"\n\n") if rest else b""
         return rest if relayed and self._hide_usage else b""
 
     def _feed_anything(self, data: bytes) -> bytes:
-        buffer = self._buffer
-        if buffer is None:
-            return data
-        events = buffer.feed(data)
+        unread, rest = self._split_unread(data)
+        buffer, too_large = self._buffer, b""
+        events = relayed = buffer.feed(rest)
         if len(buffer) > _EVENT_BYTES_MAX:
-            self._buffer = None
-            self._templated = False
-            return events + buffer.flush() if self._hide_usage else data
-        relayed = events
+            too_large = buffer.flush()
+            self._tail = too_large[-2:]
+            self.first_token = self.news = True
         if not self.first_token or _matters(events):
             relayed = self._read_events(events)
         elif not len(buffer):
             self._take_template(events)
-        self._templated = not len(buffer) and self._before_bytes > 0
-        return relayed if self._hide_usage else data
+        self._templated = not len(buffer) and not self._tail and self._before_bytes > 0
+        return unread + relayed + too_large if self._hide_usage else data
+
+    def _split_unread(self, data: bytes) -> tuple[bytes, bytes]:
+        """What `data` begins with of an event that is too large to be read, and what follows."""
+        if not self._tail:
+            return b"", data
+        joined = self._tail + data
+        end = find_end(joined)
+        self._tail = joined[-2:] if end < 0 else b""
+        at = len(data) if end < 0 else end - len(joined) + len(data)
+        return data[:at], data[at:]
 
     def _take_template(self, events: bytes) -> None:
         """Learns what an ordinary chunk looks like around its content."""

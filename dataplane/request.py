@@ -17,6 +17,7 @@ _READ = frozenset(
         b"content-length",
         b"expect",
         b"traceparent",
+        b"transfer-encoding",
         identity.CALLER,
         identity.CLASS,
         identity.RUN_ID,
@@ -24,6 +25,7 @@ _READ = frozenset(
 )
 """Headers that the dataplane itself looks at."""
 
+_BLANKS = b" \t"
 _ONCE = frozenset((identity.CALLER, identity.CLASS, identity.RUN_ID))
 
 _NOT_FORWARDED = frozenset(
@@ -127,7 +129,7 @@ class Request:
         if lower in _READ:
             if lower in _ONCE and lower in self.headers:
                 self.refusal = errors.invalid(lower.decode(), "expected once, it is there twice")
-            self.headers[lower] = value
+            self.headers[lower] = value.strip(_BLANKS)
         if lower not in _NOT_FORWARDED:
             self.lines.append(b"%b: %b\r\n" % (name, value))
 
@@ -141,6 +143,10 @@ class Request:
             named = {token.strip() for token in connection.split(b",")}
             self.lines[1:] = [line for line in self.lines[1:] if line.partition(b":")[0].lower() not in named]
         self.lines.append(b"")
+        coding = self.headers.get(b"transfer-encoding")
+        if coding is not None and not (self.chunks and coding.lower() == b"chunked"):
+            self.refusal = errors.malformed("Transfer-Encoding: expected 'chunked', in HTTP/1.1")
+            self.keep_alive = False
         if self._head_bytes + len(self.target) > head_bytes_max:
             self.refusal = errors.head_too_large(head_bytes_max)
         self.too_large = int(self.headers.get(b"content-length", b"0")) > body_bytes_max

@@ -38,7 +38,7 @@ class Routes:
 
     def find(self, request: Request) -> Route | errors.ApiError:
         """Who answers `request`, or why nobody does. Reads only its head."""
-        path = request.target.partition(b"?")[0].decode("latin-1")
+        path = _path(request.target)
         method = request.method
         if path.startswith("/v1/") and not is_authorized(self._token, request.headers.get(b"authorization")):
             return errors.unauthorized(UNAUTHENTICATED)
@@ -82,3 +82,13 @@ class Routes:
 
     async def _metrics(self) -> Answer:
         return Answer(200, expose(await self._snapshot()), CONTENT_TYPE)
+
+
+def _path(target: bytes) -> str:
+    """The path of a request's target, which may be a whole URL (as for a proxy), without its query."""
+    path = target.partition(b"?")[0]
+    if not path.startswith(b"/"):
+        _, is_url, rest = path.partition(b"://")
+        if is_url:
+            path = b"/" + rest.partition(b"/")[2]
+    return path.decode("latin-1")

@@ -8,11 +8,10 @@ a resync is `runs` and `_resync_parts`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from typing import TypeVar
 
 import grpc
@@ -36,8 +35,9 @@ LAZY_S = 0.02
 
 _BATCH_MAX = 256
 """Most admissions and most reports in one message."""
-_RESYNC_RUNS_MAX = 1000
-"""Runs in one part of a resync: with 64 tool call ids of 40 characters each still below 4 MB."""
+_RESYNC_RUNS_MAX = 256
+"""Runs in one part of a resync: below the limit of a message even if each has 64 tool call ids, all as long as can
+be."""
 _REPORTS_MAX = 20_000
 """Most reports kept while there is no stream; the oldest go, since the resync tells the same."""
 _UNACKNOWLEDGED_MAX = 1_024
@@ -194,23 +194,35 @@ class SchedulerClient:
         await _until(lambda: not self._in_flight, timeout_s)
 
     async def _stream(self, channel: grpc.aio.Channel) -> None:
-        """One stream, from hello to its loss."""
+        """One stream, from hello to its loss: when either direction ends, for whatever reason, both do."""
         await channel.channel_ready()
         stub: scheduler_pb2_grpc.SchedulerAsyncStub = scheduler_pb2_grpc.SchedulerStub(channel)
         call = stub.Dispatch(metadata=self._metadata)
+        reader = asyncio.create_task(self._read(call))
         writer = asyncio.create_task(self._write(call.write))
         try:
-            async for response in call:
-                self._take(response)
-            log.warning("scheduler closed the stream target=%s", self._target)
-        except grpc.aio.AioRpcError as error:
-            log.warning("scheduler lost target=%s code=%s detail=%r", self._target, error.code().name, error.details())
+            ended, _ = await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.connected = False
             call.cancel()
+            reader.cancel()
             writer.cancel()
-            with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                await writer
+            await asyncio.gather(reader, writer, return_exceptions=True)
+        self._tell_loss((reader if reader in ended else writer).exception())
+
+    def _tell_loss(self, error: BaseException | None) -> None:
+        if error is None:
+            log.warning("scheduler closed the stream target=%s", self._target)
+        elif isinstance(error, grpc.aio.AioRpcError):
+            log.warning("scheduler lost target=%s code=%s detail=%r", self._target, error.code().name, error.details())
+        elif isinstance(error, asyncio.InvalidStateError):
+            log.warning("scheduler lost target=%s detail=%r", self._target, str(error))
+        else:
+            log.error("stream to the scheduler failed target=%s", self._target, exc_info=error)
+
+    async def _read(self, responses: AsyncIterable[scheduler_pb2.DispatchResponse]) -> None:
+        async for response in responses:
+            self._take(response)
 
     async def _write(self, write: Callable[[scheduler_pb2.DispatchRequest], Awaitable[None]]) -> None:
         """Says hello, tells what is known, then sends whatever is queued as one message, again and again."""
@@ -268,9 +280,9 @@ class SchedulerClient:
         """All runs and all turns in flight, in parts; the last one says that it is the last."""
         now = time.monotonic()
         runs = list(self._runs.known(now))
+        turns = [ticket.known(now) for ticket in self._in_flight.values()]  # of the same moment as the runs
         for start in range(0, len(runs), _RESYNC_RUNS_MAX):
             yield scheduler_pb2.ResyncRequest(runs=runs[start : start + _RESYNC_RUNS_MAX])
-        turns = [ticket.known(now) for ticket in self._in_flight.values()]
         for start in range(0, len(turns), _BATCH_MAX):
             yield scheduler_pb2.ResyncRequest(turns=turns[start : start + _BATCH_MAX])
         yield scheduler_pb2.ResyncRequest(complete=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import http
+import logging
 import math
 from collections.abc import Callable
 from typing import Protocol, cast
@@ -22,8 +23,14 @@ from dataplane.proxy import Proxy, Turn
 from dataplane.request import Answer, Chat, Rare, Request
 from dataplane.routes import Routes
 
+log = logging.getLogger(__name__)
+
 CLOSE_S_MAX = 10.0
 """How long a connection that is being closed may take to send, and to drop, what is left."""
+
+AHEAD_BYTES_MAX = 64 * 1024
+"""How much of further requests is read of a client that has not got its answer: a client that leaves is noticed only
+while its connection is read."""
 
 _REASONS = {int(status): status.phrase.encode() for status in http.HTTPStatus}
 _NO_UPGRADE = errors.malformed("a change of protocol (Upgrade) is not served")
@@ -64,6 +71,7 @@ class ClientConnection(asyncio.Protocol):
     """One connection of a client."""
 
     __slots__ = (
+        "_ahead_bytes",
         "_closing",
         "_current",
         "_deadline",
@@ -93,6 +101,8 @@ class ClientConnection(asyncio.Protocol):
         self._served: Request | None = None
         """The request that is being answered, by `_work`."""
         self._work: Work | None = None
+        self._ahead_bytes = 0
+        """Bytes read while a request was being answered, at least."""
         self._held_back = False
         """Whether reading is paused until what was read is answered."""
         self._write_paused = False
@@ -120,24 +130,19 @@ class ClientConnection(asyncio.Protocol):
             work.client_left()
 
     def data_received(self, data: bytes) -> None:
-        """Parses; whole requests are answered in their order. No more is read of a client that is ahead of its
+        """Parses; whole requests are answered in their order. Not much is read of a client that is ahead of its
         answers."""
         if self._closing or self._parser is None:
             return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._fault = _NO_UPGRADE
-        except httptools.HttpParserError as error:
-            self._fault = errors.malformed(str(error) or type(error).__name__)
-        current = self._current
-        if current is not None and self._fault is None:
-            self._check_size(current, len(data))
+        if self._fault is None:
+            self._parse(data)
         if self._work is None:
             self._next()
         if self._work is not None and (self._current is not None or self._waiting or self._fault is not None):
-            self._held_back = True
-            self._transport.pause_reading()
+            self._ahead_bytes += len(data)
+            if self._ahead_bytes > AHEAD_BYTES_MAX and not self._held_back:
+                self._held_back = True
+                self._transport.pause_reading()
 
     def pause_writing(self) -> None:
         """More is waiting to be sent than should be: the engine is read no further."""
@@ -237,7 +242,7 @@ class ClientConnection(asyncio.Protocol):
             self.close()
             return
         self._deadline = self._loop.time() + self._server.config.idle_s
-        if self._held_back or self._waiting:
+        if self._ahead_bytes:
             self._loop.call_soon(self._next)
 
     def close(self) -> None:
@@ -277,6 +282,18 @@ class ClientConnection(asyncio.Protocol):
 
     # Its own steps.
 
+    def _parse(self, data: bytes) -> None:
+        assert self._parser is not None
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fault = _NO_UPGRADE
+        except httptools.HttpParserError as error:
+            self._fault = errors.malformed(str(error) or type(error).__name__)
+        current = self._current
+        if current is not None and self._fault is None:
+            self._check_size(current, len(data))
+
     def _check_size(self, request: Request, fed_bytes: int) -> None:
         """Finds what must be refused before the request is whole."""
         config = self._server.config
@@ -297,9 +314,11 @@ class ClientConnection(asyncio.Protocol):
             self._serve(self._waiting.pop(0))
         elif self._fault is not None:
             self._refuse(self._fault)
-        if self._held_back and not self._waiting and self._fault is None and not self._closing:
-            self._held_back = False
-            self._transport.resume_reading()
+        if not self._waiting and self._fault is None and not self._closing:
+            self._ahead_bytes = 0
+            if self._held_back:
+                self._held_back = False
+                self._transport.resume_reading()
 
     def _serve(self, request: Request) -> None:
         self._served = request
@@ -351,7 +370,12 @@ class _RareWork:
         self._task = asyncio.get_running_loop().create_task(self._run(route))
 
     async def _run(self, route: Rare) -> None:
-        self._client.answer(await route())
+        try:
+            answer = await route()
+        except Exception:  # a client that is not answered would wait for ever
+            log.exception("request failed")
+            answer = _as_answer(errors.own_fault(), "")
+        self._client.answer(answer)
 
     def client_left(self) -> None:
         """Nobody waits for the answer."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+_END = re.compile(rb"\n\r?\n")
 _EVENT = re.compile(rb".*?\n\r?\n", re.DOTALL)
 
 
@@ -41,6 +42,12 @@ class EventBuffer:
         rest = bytes(self._rest)
         self._rest.clear()
         return rest
+
+
+def find_end(data: bytes) -> int:
+    """Where the first event in `data` ends, or -1."""
+    end = _END.search(data)
+    return end.end() if end else -1
 
 
 def split(events: bytes) -> list[bytes]:

@@ -23,6 +23,8 @@ _IDLE_MAX = 256
 _JOIN_BYTES_MAX = 64 * 1024
 """A smaller request is sent as one string, so that it leaves in one packet."""
 
+_DRY_BYTES_MAX = 256 * 1024
+"""Most bytes read of an engine without one byte of a body among them: a head, or trailers, without an end."""
 _SHORT_BYTES = 4096
 
 
@@ -87,6 +89,7 @@ class EngineConnection(asyncio.Protocol):
         "_at_chunk",
         "_at_chunk_end",
         "_complete",
+        "_dry_bytes",
         "_endpoint",
         "_eof",
         "_exchange",
@@ -113,6 +116,7 @@ class EngineConnection(asyncio.Protocol):
         self._at_chunk = self._at_chunk_end = False
         self._head_ready = False
         self._complete = False
+        self._dry_bytes = 0
         self._keep = False
         self._paused = False
         self._eof = False
@@ -130,6 +134,7 @@ class EngineConnection(asyncio.Protocol):
         self._exchange = exchange
         self._reply = Reply()
         self._complete = self._touched = self._head_ready = False
+        self._dry_bytes = 0
         if len(body) < _JOIN_BYTES_MAX:
             self._transport.write(head + body)
         else:
@@ -169,8 +174,7 @@ class EngineConnection(asyncio.Protocol):
         """Parses what came, then tells the exchange: once of the head, once of the body's bytes."""
         exchange = self._exchange
         if exchange is None or self._parser is None:
-            # Bytes that nobody asked for: the connection cannot be trusted with a request.
-            self.abort()
+            self.abort()  # bytes that nobody asked for: it cannot be trusted with a request
             return
         size = len(data)
         if self._at_chunk and size < _SHORT_BYTES and data.startswith(_CHUNK_HEADS[size]) and data.endswith(b"\r\n"):
@@ -178,18 +182,14 @@ class EngineConnection(asyncio.Protocol):
             exchange.received_chunk(data, len(_CHUNK_HEADS[size]))
             return
         self._touched = True
-        problem = ""
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            problem = f"answered what is not HTTP: {error}"
-            self._complete = False
+        problem = self._parse(data)
         self._at_chunk = self._at_chunk_end and data.endswith(b"\r\n")
         parts = self._parts
         body = b""
         if parts:
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             parts.clear()
+            self._dry_bytes = 0
         fresh, self._head_ready = self._head_ready, False
         if self._complete:
             self._exchange = None
@@ -221,6 +221,26 @@ class EngineConnection(asyncio.Protocol):
         else:
             exchange.lost(_reason(error) if error else "closed the connection", self.reused and not self._touched)
 
+    def _parse(self, data: bytes) -> str:
+        """Feeds the parser; says what is wrong, unless it is about what follows a whole reply, which is nobody's."""
+        assert self._parser is not None
+        assert self._transport is not None
+        self._dry_bytes += len(data)
+        problem = ""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            problem = "changed the protocol, which it was not asked to"
+        except httptools.HttpParserError as error:
+            problem = f"answered what is not HTTP: {error.__context__ or error}"
+        if self._complete:
+            # An engine that answered without reading the whole request may never read the rest.
+            self._keep = self._keep and not problem and not self._transport.get_write_buffer_size()
+            return ""
+        if self._dry_bytes > _DRY_BYTES_MAX and not self._parts:
+            return f"more than {_DRY_BYTES_MAX} bytes of head or trailers"
+        return problem
+
     # What the parser calls.
 
     def on_message_begin(self) -> None:
@@ -234,11 +254,11 @@ class EngineConnection(asyncio.Protocol):
             self._reply.reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header of the reply."""
-        if self._complete:
-            return
-        lower = name.lower()
+        """One header of the reply. Trailers are not passed on."""
         reply = self._reply
+        if reply.status:
+            return  # a trailer, or what follows a whole reply
+        lower = name.lower()
         if lower == b"content-length":
             reply.length = value
         elif lower == b"transfer-encoding":
@@ -257,9 +277,13 @@ class EngineConnection(asyncio.Protocol):
         if self._complete:
             return
         status = parser.get_status_code()
+        if status < 100:
+            raise ValueError(f"status {status}")
         if status < 200:
             self._reply = Reply()
             return
+        if status == 204:
+            reply.length = None
         reply.status = status
         self._keep = parser.should_keep_alive()
         reply.close_delimited = reply.length is None and not reply.chunked and status not in (204, 304)

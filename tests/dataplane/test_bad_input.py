@@ -237,3 +237,62 @@ async def test_metrics_count_turns(rig: Rig) -> None:
         "luftpause_dataplane_schedulers_connected 1.0",
     ):
         assert line in lines, json.dumps(lines, indent=1)
+
+
+@pytest.mark.parametrize(
+    ("version", "coding"), [("1.1", "gzip, chunked"), ("1.1", "deflate,chunked"), ("1.0", "chunked")]
+)
+async def test_a_transfer_coding_that_others_may_read_differently_is_refused(
+    rig: Rig, version: str, coding: str
+) -> None:
+    await rig.start()
+    client = await rig.client()
+    head = f"POST /v1/chat/completions HTTP/{version}\r\nhost: x\r\ntransfer-encoding: {coding}\r\n\r\n"
+    response = await client.ask(head.encode() + b"2\r\n{}\r\n0\r\n\r\nGET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert response.status == 400
+    assert "Transfer-Encoding" in response.error
+    assert await client.reader.read() == b"", "nothing behind it is answered"
+
+
+async def test_blanks_around_a_headers_value_are_not_part_of_it(rig: Rig) -> None:
+    await rig.start()
+    lines = ("x-luftpause-run-id: \t r1 \t", "x-luftpause-class:  batch ", "x-luftpause-caller: me\t")
+    assert (await rig.ask(request(CHAT, *lines))).headers["x-luftpause-run-id"] == "r1"
+    turn = rig.scheduler.turns[-1]
+    assert (turn.run_id, turn.run_class, turn.caller) == ("r1", turn_pb2.RUN_CLASS_BATCH, "me")
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://any.example/v1/chat/completions", 200),
+        ("HTTP://h:80/v1/chat/completions?x=1", 200),
+        ("http://any.example", 404),
+        ("http://any.example?/v1/chat/completions", 404),
+        ("//v1//chat/completions", 404),
+        ("/x://h/v1/chat/completions", 404),
+    ],
+)
+async def test_a_target_may_be_a_whole_url(rig: Rig, target: str, status: int) -> None:
+    await rig.start()
+    assert (await rig.ask(request(CHAT, path=target))).status == status
+
+
+async def test_a_whole_url_does_not_get_past_the_token(rig: Rig) -> None:
+    await rig.start(token="secret")
+    assert (await rig.ask(request(CHAT, path="http://any.example/v1/chat/completions"))).status == 401
+
+
+async def test_a_rare_route_that_fails_is_a_500_and_no_silence(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await rig.start()
+    assert rig.app is not None
+
+    async def break_down(_timeout_s: float) -> None:
+        raise RuntimeError("with a secret")
+
+    monkeypatch.setattr(rig.app._scheduler, "models", break_down)
+    response = await rig.ask(request(b"", method="GET", path="/v1/models"))
+    assert (response.status, response.error) == (500, "the dataplane failed to answer")
+    assert "request failed" in caplog.text

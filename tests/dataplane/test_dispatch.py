@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from dataplane.meter import ReplyMeter
+from dataplane.scheduler_client import SchedulerClient
+from dataplane.tickets import Ticket
 from protos import turn_pb2
 from tests.dataplane.conftest import Rig
 from tests.dataplane.raw_client import CHAT, request
@@ -150,3 +155,53 @@ async def test_a_turn_that_ends_while_the_scheduler_is_gone_is_reported_later(ri
     assert (await client.response()).status == 200
     new = await restart(rig)
     await wait_until(lambda: "ENDED" in new.kinds(turn_id))
+
+
+async def test_runs_and_turns_of_a_resync_are_of_one_moment() -> None:
+    """Telling it takes a while; a turn that ends meanwhile is told as in flight, and its end is reported after that."""
+    client = SchedulerClient("127.0.0.1:1", "d", None)
+    owner = Owner()
+    ticket = Ticket(turn_pb2.Turn(turn_id="t", run_id="r", new_run_id="n"), owner)
+    client.admit(ticket)
+    client._place(turn_pb2.Placement(turn_id="t", run_id="r", replica="engine-0", url="http://x", sequence=5))
+    assert owner.placements == 1
+    parts = client._resync_parts()
+    (run,) = next(parts).runs
+    assert run.phase == turn_pb2.RUN_PHASE_GENERATING
+    client.ended(ticket, ReplyMeter())
+    assert [turn.turn.turn_id for part in parts for turn in part.turns] == ["t"]
+
+
+async def test_a_stream_that_cannot_be_written_to_is_opened_anew(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await rig.start()
+    await rig.connected()
+    assert rig.app is not None
+    scheduler = rig.app._scheduler
+    monkeypatch.setattr("dataplane.scheduler_client.RECONNECT_S", 0.01)
+
+    def break_down(_sequence: int) -> None:
+        raise ValueError("no message can be made")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(scheduler, "_batch", break_down)
+        client = await rig.client()
+        await client.send(request(CHAT))
+        await wait_until(lambda: "stream to the scheduler failed" in caplog.text)
+    assert (await client.response()).status == 200
+
+
+class Owner:
+    """An owner that counts."""
+
+    def __init__(self) -> None:
+        self.placements = 0
+
+    def placed(self, _placement: turn_pb2.Placement) -> None:
+        """Counts."""
+        self.placements += 1
+
+    def refused(self, _refusal: turn_pb2.Refusal) -> None:
+        """Never here."""
+        raise AssertionError

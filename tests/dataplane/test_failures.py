@@ -30,6 +30,39 @@ async def test_a_client_that_leaves_while_held_reaches_no_engine(rig: Rig) -> No
     assert rig.scheduler.kinds(turn.turn_id) == []
 
 
+@pytest.mark.parametrize(
+    "ahead",
+    [request(CHAT), request(CHAT)[:-5], b"GET /health", b"\x00garbage", request(CHAT) * 100],
+    ids=["a request", "a part of one", "a part of a head", "garbage", "many"],
+)
+async def test_a_client_that_leaves_is_noticed_though_it_sent_more(rig: Rig, ahead: bytes) -> None:
+    rig.scheduler.holds = True
+    await rig.start()
+    client = await rig.client()
+    await client.send(request(CHAT) + ahead)
+    await wait_until(lambda: rig.scheduler.turns)
+    client.close()
+    turn_id = rig.scheduler.turns[0].turn_id
+    await wait_until(lambda: any(turn_id in each.abandons for each in rig.scheduler.requests))
+    assert len(rig.scheduler.turns) == 1
+
+
+async def test_a_client_far_ahead_of_its_answers_is_read_no_further(rig: Rig) -> None:
+    rig.scheduler.holds = True
+    await rig.start()
+    client = await rig.client()
+    body = {**CHAT, "user": "u" * 10_000}
+    await client.send(request(CHAT))
+    await wait_until(lambda: rig.scheduler.turns)
+    client.writer.write(b"".join(request(body) for _ in range(2000)))
+    await wait_until(lambda: rig.app is not None and all(c._held_back for c in rig.app._server.connections))
+    rig.scheduler.holds = False
+    rig.scheduler.place(rig.scheduler.turns[0])
+    for _ in range(20):
+        assert (await client.response()).status == 200
+    client.writer.transport.abort()
+
+
 async def test_a_turn_placed_while_its_client_leaves_is_reported_failed(rig: Rig) -> None:
     rig.scheduler.holds = True
     await rig.start()

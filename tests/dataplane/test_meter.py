@@ -152,11 +152,23 @@ def test_an_ordinary_chunk_is_recognised_without_reading_it() -> None:
     assert not meter.is_ordinary(chunk("e"), 0, len(chunk("e"))), "in the middle of an event nothing is ordinary"
 
 
-def test_an_event_beyond_all_bounds_is_relayed_unread() -> None:
-    meter = StreamMeter(hide_usage=True)
-    parts = [b"data: "] + [b"x" * 2**20] * 6 + [b"\n\n", event(USAGE_CHUNK)]
-    assert relay(meter, parts) == b"".join(parts)
-    assert meter.usage is None
+@given(streams, streams, cuts, st.sampled_from([b"\n\n", b"\r\n\r\n"]))
+def test_an_event_too_large_to_read_is_relayed_and_all_others_are_read(
+    before: list[bytes], behind: list[bytes], places: list[int], end: bytes
+) -> None:
+    large = b'data: {"choices": "' + b"x" * 2000 + b'"}' + end
+    events = [*before, large, *behind]
+    hidden = {CONTENTS[14], CONTENTS[15]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dataplane.meter._EVENT_BYTES_MAX", 1000)
+        meter = StreamMeter(hide_usage=True)
+        shown = relay(meter, cut(b"".join(events), places))
+        assert relay(StreamMeter(hide_usage=False), cut(b"".join(events), places)) == b"".join(events)
+    assert shown == b"".join(each for each in events if each not in hidden)
+    expected = obvious([*before, *behind])
+    del expected["first_token"], expected["prompt_tokens"]
+    found = read(meter)
+    assert {name: found[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
