@@ -13,14 +13,21 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def bench() -> None:
-    """Keeps `core` a command of its own while it is the only one."""
-
-
 @app.command()
 def core(print_json: options.Json = False) -> None:
     """Events a second of the scheduler's core, and how their cost grows with runs and held turns."""
     from loadgen.bench_core import main  # noqa: PLC0415 - each start of the command line would pay for it
+
+    raise typer.Exit(main(json_output=print_json))
+
+
+@app.command()
+def relay(print_json: options.Json = False) -> None:
+    """CPU time a turn and a streamed chunk, memory of open streams, and how fast disconnects arrive.
+
+    Dataplane and scheduler together, beside nginx where that command is there, else beside a direct connection. Takes
+    about a minute and wants a quiet machine with two cores. Linux alone: elsewhere it says so and exits 0.
+    """
+    from loadgen.bench_relay import main  # noqa: PLC0415
 
     raise typer.Exit(main(json_output=print_json))
