@@ -84,6 +84,8 @@ def _guarded(app: App, token: str | None, runtime: Runtime) -> App:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
+        # Whitespace around a value is not of it (RFC 9110, 5.5), and the HTTP parser leaves what trails.
+        scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         shown = dict(scope["headers"]).get(b"authorization")
         if scope["path"] != "/health" and not is_authorized(token, shown):
             error = {"error": {"message": UNAUTHENTICATED}}
