@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from common.ids import TurnId
 from scheduler.events import DataplaneResynced, StreamLost, TurnsRenewed
 from tests.scheduler.story import DATAPLANE, Story, placed, replica
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the timer of the first time looks at the held turn")
 def test_a_one_shot_turn_whose_placement_was_lost_may_be_held_for_long() -> None:
     """The stream breaks while a placement is on its way; the dataplane, which never saw it, admits the turn again."""
     story = Story(replica("c", kind="one-shot", max_in_flight=1))
