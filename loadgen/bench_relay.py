@@ -227,15 +227,15 @@ def _print(report: dict[str, Any]) -> None:
     console = Console()
     name = report["yardstick"]
     table = Table(title=f"median (least–most) of {report['counts']['repeats']} ({report['machine']})")
-    for column in ("", "luftpause", name if name == "nginx" else "engine and client alone", "ratio"):
-        table.add_column(column, justify="right" if column else "left")
+    for column in ("", "luftpause", name, "ratio"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for quantity, title in QUANTITIES.items():
         figures = report["figures"][quantity]
         table.add_row(title, *(_cell(figures[arm]) for arm in ("luftpause", name, "ratio")))
     table.add_row("errors", *(str(report["errors"][arm]) for arm in ("luftpause", name)), "")
     console.print(table)
     if name != "nginx":
-        console.print("there is no nginx here: compared with a direct connection, and its bar is not judged")
+        console.print("no nginx here: beside what engine and client spend without a proxy; its bar is not judged")
     if report["cores"] == 1:
         console.print("there is one core here: all processes share it, and figures are rougher")
     if report["load"] > _BUSY_LOAD:
@@ -251,4 +251,9 @@ def _print(report: dict[str, Any]) -> None:
 def _cell(spread: dict[str, float] | None) -> str:
     if spread is None:
         return "–"
-    return f"{spread['median']:.3g} ({spread['min']:.3g}–{spread['max']:.3g})"
+    return "{} ({}–{})".format(*(_number(spread[which]) for which in ("median", "min", "max")))
+
+
+def _number(value: float) -> str:
+    """Three digits, two of a small one."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"

@@ -19,7 +19,7 @@ QUANTITIES = {
     "turn_us": "CPU µs a turn",
     "chunk_us": "CPU µs a chunk",
     "stream_kib": "KiB an open stream",
-    "disconnect_s": "s to tell disconnects",
+    "disconnect_s": "s to disconnect",
 }
 """Fields of `Sample` that are figures, and their titles."""
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,8 +13,6 @@ from typing import Any
 
 async def obey(answer: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> None:
     """Answers each order from standard input on standard output until the input ends."""
-    # Ctrl-C and the like are for the bench, which then closes the input.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     orders = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from loadgen import relay_wire
@@ -28,6 +28,8 @@ from loadgen import relay_wire
 HOST = "127.0.0.1"
 READY_WITHIN_S = 30.0
 ORDER_WITHIN_S = 60.0
+"""An order that takes longer is given up by the client itself, as an error."""
+_ANSWER_WITHIN_S = 2 * ORDER_WITHIN_S
 ENDED_WITHIN_S = 5.0
 _FILES = 8192
 """A thousand streams are two thousand sockets of a proxy; the usual limit is 1,024 files."""
@@ -76,7 +78,11 @@ class Started:
             self.process.stdin.write(json.dumps(order).encode() + b"\n")
             self.process.stdin.flush()
         # A thread: where this is cancelled, the end of the process ends its reading.
-        line = await asyncio.wait_for(asyncio.to_thread(self.process.stdout.readline), ORDER_WITHIN_S * 2)
+        reading = asyncio.to_thread(self.process.stdout.readline)
+        try:
+            line = await asyncio.wait_for(reading, _ANSWER_WITHIN_S)
+        except TimeoutError:
+            raise RigError(f"{self.name} has not answered within {_ANSWER_WITHIN_S:.0f} s") from None
         if not line:
             self.process.wait(ENDED_WITHIN_S)
             self.check()
@@ -125,19 +131,20 @@ def _memory_kib(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Rig:
     """Engine, client and arms, running."""
 
     engine: Started
     client: Started
-    arms: list[Arm] = field(default_factory=list)
+    arms: tuple[Arm, Arm]
+    """luftpause and its yardstick."""
 
 
 @contextlib.asynccontextmanager
 async def running(nginx: str | None, cores: Cores) -> AsyncIterator[Rig]:
-    """A rig while the block runs, its arms ready: luftpause and its yardstick, which is the command `nginx`, or a
-    direct connection where that is None. Raises RigError. Whatever happens, nothing is left of it.
+    """A rig while the block runs, its arms ready: luftpause, and the yardstick: the command `nginx`, or a
+    direct connection where that is None. Raises RigError. However the block ends, no process is left of it.
     """
     _allow_files()
     with tempfile.TemporaryDirectory(prefix="luftpause-bench-") as name, contextlib.ExitStack() as opened:
@@ -145,7 +152,6 @@ async def running(nginx: str | None, cores: Cores) -> AsyncIterator[Rig]:
         engines, (grpc, status, dataplane, other) = _free_ports(2), _free_ports(4)
         engine = start("engine", [*python("loadgen.relay_engine"), *map(str, engines)], cores.rest, piped=True)
         client = start("client", python("loadgen.relay_client"), cores.rest, piped=True)
-        rig = Rig(engine, client)
         settings = {
             "LUFTPAUSE_POOL": str(_write_pool(start.folder, engines)),
             "LUFTPAUSE_STATE": name,
@@ -155,12 +161,12 @@ async def running(nginx: str | None, cores: Cores) -> AsyncIterator[Rig]:
             "LUFTPAUSE_DATAPLANE_SCHEDULER": f"{HOST}:{grpc}",
         }
         parts = tuple(start(each, python(each), cores.proxies, settings) for each in ("scheduler", "dataplane"))
-        rig.arms.append(Arm("luftpause", dataplane, parts))
         if nginx is None:
-            rig.arms.append(Arm("direct", engines[0], (engine, client)))
+            yardstick = Arm("direct", engines[0], (engine, client))
         else:
             words = [nginx, "-c", str(_write_nginx(start.folder, other, engines))]
-            rig.arms.append(Arm("nginx", other, (start("nginx", words, cores.proxies),)))
+            yardstick = Arm("nginx", other, (start("nginx", words, cores.proxies),))
+        rig = Rig(engine, client, (Arm("luftpause", dataplane, parts), yardstick))
         for arm in rig.arms:
             await _wait_ready(rig, arm)
         yield rig
