@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 HOST = "127.0.0.1"
-NAMES = ("engines", "scheduler", "dataplane")
+NAMES = ("engines", "tools", "scheduler", "dataplane", "runtime")
 """What `--only` knows, in the order of starting."""
 FAKE_ENGINES = 2
 
@@ -22,8 +22,11 @@ class Ports:
     dataplane: int = 8080
     scheduler: int = 5000
     status: int = 5001
+    runtime: int = 7000
+    runtime_grpc: int = 7001
     engine: int = 9001
     """Of the first fake engine; the others follow."""
+    tools: int = 9100
 
     @property
     def engine_urls(self) -> tuple[str, ...]:
@@ -34,6 +37,16 @@ class Ports:
     def dataplane_url(self) -> str:
         """Where clients go."""
         return f"http://{HOST}:{self.dataplane}"
+
+    @property
+    def runtime_url(self) -> str:
+        """Where MCP clients go, below `/mcp`."""
+        return f"http://{HOST}:{self.runtime}"
+
+    @property
+    def tools_url(self) -> str:
+        """The fake tool server."""
+        return f"http://{HOST}:{self.tools}"
 
     @property
     def status_url(self) -> str:
@@ -86,6 +99,13 @@ def table(ports: Ports, workers: int) -> dict[str, Service]:
             settings={"LUFTPAUSE_ENGINE_PORTS": ",".join(map(str, engine_ports))},
         ),
         Service(
+            name="tools",
+            module="fakes.toolserver",
+            ports=(("--tools-port", ports.tools),),
+            health_urls=(f"{ports.tools_url}/health",),
+            settings={"LUFTPAUSE_TOOLS_PORT": str(ports.tools)},
+        ),
+        Service(
             name="scheduler",
             module="scheduler",
             ports=(("--scheduler-port", ports.scheduler), ("--status-port", ports.status)),
@@ -107,6 +127,17 @@ def table(ports: Ports, workers: int) -> dict[str, Service]:
             },
             is_healthy=has_scheduler,
         ),
+        Service(
+            name="runtime",
+            module="runtime",
+            ports=(("--runtime-port", ports.runtime), ("--runtime-grpc-port", ports.runtime_grpc)),
+            health_urls=(f"{ports.runtime_url}/health",),
+            settings={
+                "LUFTPAUSE_RUNTIME_PORT": str(ports.runtime),
+                "LUFTPAUSE_RUNTIME_GRPC_PORT": str(ports.runtime_grpc),
+                "LUFTPAUSE_RUNTIME_DATAPLANE": ports.dataplane_url,
+            },
+        ),
     )
     return {service.name: service for service in services}
 
@@ -114,3 +145,8 @@ def table(ports: Ports, workers: int) -> dict[str, Service]:
 def shared_settings(state: str, pool: str) -> dict[str, str]:
     """Environment variables that all services get. The token reaches them as it reached us."""
     return {"LUFTPAUSE_STATE": state, "LUFTPAUSE_POOL": pool}
+
+
+def tools_text(ports: Ports) -> str:
+    """The runtime's tools file (TOML) that names the fake tool server."""
+    return f'[[server]]\nname = "fake"\nurl = "{ports.tools_url}/mcp"\n'

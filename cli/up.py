@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pathlib
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -67,43 +68,83 @@ def up(
     dataplane_port: Annotated[int, _port("HTTP port of the dataplane.")] = 8080,
     scheduler_port: Annotated[int, _port("gRPC port of the scheduler.")] = 5000,
     status_port: Annotated[int, _port("HTTP port of the scheduler's status.")] = 5001,
+    runtime_port: Annotated[int, _port("HTTP port of the runtime: MCP and status.")] = 7000,
+    runtime_grpc_port: Annotated[int, _port("gRPC port of the runtime.")] = 7001,
     engine_port: Annotated[int, _port("Port of the first fake engine; the second has the next one.")] = 9001,
+    tools_port: Annotated[int, _port("Port of the fake tool server.")] = 9100,
 ) -> None:
     """Start luftpause on this machine, and stop it on Ctrl-C.
 
-    Without --engine and --pool it starts two fake engines. Where it is up already, it says so and exits 0; the options
-    of that call change nothing. It exits 1 if a service ends by itself.
+    Without --engine and --pool it starts two fake engines, and without LUFTPAUSE_RUNTIME_TOOLS a fake tool server.
+    Where it is up already, it says so and exits 0; the options of that call change nothing. It exits 1 if a service
+    ends by itself.
     """
     engines: list[replicas.Engine] = ctx.meta[_ENGINES]
     if engines and pool:
         options.fail("--engine and --pool (or LUFTPAUSE_POOL) exclude each other; name the engines in the pool file")
-    chosen = services.Ports(dataplane=dataplane_port, scheduler=scheduler_port, status=status_port, engine=engine_port)
-    names = _names(only, fake_engines=not engines and pool is None)
+    chosen = services.Ports(
+        dataplane=dataplane_port,
+        scheduler=scheduler_port,
+        status=status_port,
+        runtime=runtime_port,
+        runtime_grpc=runtime_grpc_port,
+        engine=engine_port,
+        tools=tools_port,
+    )
+    names = _names(only, engines_are_real=bool(engines or pool))
     entries = services.table(chosen, workers)
     wanted = [entries[name] for name in services.NAMES if name in names]
+    named = engines or [replicas.Engine(url) for url in chosen.engine_urls]
+
+    def settings() -> dict[str, str]:
+        file = replicas.prepare(state_folder, pool, named, check=bool(engines or pool))
+        shared = services.shared_settings(str(state_folder), str(file))
+        return shared | _tools_settings(state_folder, chosen) if "tools" in names else shared
+
     try:
-        state.create(state_folder)
-        with _sole_up(state_folder) as running:
-            if running is not None:
-                typer.echo(f"luftpause is up already (state {state_folder}); ./luftpause down ends it")
-                typer.echo(_addresses(running))
-                return
-            fault = ports.fault(wanted)
-            if fault:
-                options.fail(fault)
-            named = engines or [replicas.Engine(url) for url in chosen.engine_urls]
-            file = replicas.prepare(state_folder, pool, named, check=bool(engines or pool))
-            _run(state_folder, wanted, chosen, services.shared_settings(str(state_folder), str(file)), detach=detach)
+        _bring_up(state_folder, wanted, chosen, settings, detach=detach)
     except (PoolError, replicas.EngineError, state.StateError, supervisor.ServiceError) as error:
         options.fail(str(error))
 
 
-def _names(only: str, *, fake_engines: bool) -> list[str]:
+def _bring_up(
+    folder: pathlib.Path,
+    wanted: list[services.Service],
+    chosen: services.Ports,
+    settings: Callable[[], dict[str, str]],
+    *,
+    detach: bool,
+) -> None:
+    """Starts what is wanted, unless it is up already. Raises what `_run` and `settings` raise, and StateError."""
+    state.create(folder)
+    with _sole_up(folder) as running:
+        if running is not None:
+            typer.echo(f"luftpause is up already (state {folder}); ./luftpause down ends it")
+            typer.echo(_addresses(running))
+            return
+        fault = ports.fault(wanted)
+        if fault:
+            options.fail(fault)
+        _run(folder, wanted, chosen, settings(), detach=detach)
+
+
+def _tools_settings(folder: pathlib.Path, chosen: services.Ports) -> dict[str, str]:
+    """Lets the runtime find the fake tool server."""
+    path = folder / "tools.toml"
+    path.write_text(services.tools_text(chosen))
+    return {"LUFTPAUSE_RUNTIME_TOOLS": str(path)}
+
+
+def _names(only: str, *, engines_are_real: bool) -> list[str]:
+    """The services to start: those named, else all but the fakes of what is real."""
+    real = ["engines"] if engines_are_real else []
+    if os.environ.get("LUFTPAUSE_RUNTIME_TOOLS"):
+        real.append("tools")
     names = [name.strip() for name in only.split(",") if name.strip()]
     unknown = [name for name in names if name not in services.NAMES]
     if unknown:
         options.fail(f"--only: no service '{unknown[0]}'; there are {', '.join(services.NAMES)}")
-    return names or [name for name in services.NAMES if fake_engines or name != "engines"]
+    return names or [name for name in services.NAMES if name not in real]
 
 
 @contextlib.contextmanager
@@ -214,6 +255,7 @@ def _addresses(instance: state.Instance) -> str:
         ("dataplane", "dataplane", f"{instance.dataplane_url}/v1  (the base_url of a client)"),
         ("scheduler", "scheduler", f"{instance.scheduler_target}  (gRPC)"),
         ("scheduler", "status", f"{instance.status_url}/status"),
+        ("runtime", "runtime", f"http://{services.HOST}:{instance.ports.get('--runtime-port')}/mcp  (an MCP server)"),
     ]
     rows += [
         ("engines", "engine", url.removesuffix("/health"))

@@ -130,9 +130,11 @@ def _look(draft: Draft, timer: Timer) -> None:
                 put_run(draft, expect_no_more(draft, run))
         case ("turn", turn_id, _):
             turn = draft.turns.get(turn_id)
-            if turn is not None and is_due(draft, turn.renewed_at + TURN_LIMIT_S):
+            if turn is None or turn.replica is None:
+                return  # it ended, or came again and is held: its next placement sets a timer of its own
+            if is_due(draft, turn.renewed_at + TURN_LIMIT_S):
                 turns.expired(draft, turn)
-            elif turn is not None:
+            else:
                 set_turn_timer(draft, turn)
         case _:
             assert_never(timer)

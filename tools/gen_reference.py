@@ -22,13 +22,21 @@ from dataplane.config import DataplaneConfig  # noqa: E402
 from dataplane.exposition import expose  # noqa: E402
 from dataplane.metrics import Metrics  # noqa: E402
 from fakes.engine.config import EngineConfig  # noqa: E402
+from fakes.toolserver import ToolServerConfig  # noqa: E402
+from runtime.config import RuntimeConfig  # noqa: E402
 from scheduler.config import SchedulerConfig  # noqa: E402
 from scheduler.exposition import render  # noqa: E402
 from scheduler.summary import Summary  # noqa: E402
 from scheduler.tally import Tally  # noqa: E402
 
 PATH = ROOT / "docs" / "reference.md"
-CONFIGS = (("Scheduler", SchedulerConfig), ("Dataplane", DataplaneConfig), ("Fake engine", EngineConfig))
+CONFIGS = (
+    ("Scheduler", SchedulerConfig),
+    ("Dataplane", DataplaneConfig),
+    ("Runtime", RuntimeConfig),
+    ("Fake engine", EngineConfig),
+    ("Fake tool server", ToolServerConfig),
+)
 HEAD = """# Reference
 
 Written by `tools/gen_reference.py` from the code; what it means is in the [guide](guide.md) and in

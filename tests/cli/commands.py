@@ -52,7 +52,7 @@ class Place:
     """More environment variables."""
 
     def __post_init__(self) -> None:
-        self.dataplane, self.scheduler, self.status = free_ports(3)
+        self.dataplane, self.scheduler, self.status, self.runtime, self.runtime_grpc, self.tools = free_ports(6)
         self.engine = free_run(2)
 
     @property
@@ -63,7 +63,15 @@ class Place:
     @property
     def port_options(self) -> list[str]:
         """The options that set all ports."""
-        ports = {"dataplane": self.dataplane, "scheduler": self.scheduler, "status": self.status, "engine": self.engine}
+        ports = {
+            "dataplane": self.dataplane,
+            "scheduler": self.scheduler,
+            "status": self.status,
+            "runtime": self.runtime,
+            "runtime-grpc": self.runtime_grpc,
+            "engine": self.engine,
+            "tools": self.tools,
+        }
         return [word for name, port in ports.items() for word in (f"--{name}-port", str(port))]
 
     def command(self, name: str, *arguments: str) -> list[str]:

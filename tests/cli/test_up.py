@@ -14,7 +14,7 @@ import urllib.request
 
 import pytest
 
-from cli import processes
+from cli import processes, services
 from tests.cli.commands import Place, left
 from tests.stack import environment
 from tests.waiting import wait_until_sync
@@ -28,8 +28,8 @@ def place(tmp_path: pathlib.Path) -> Place:
 def test_a_detached_up_leaves_all_services_running_and_down_ends_exactly_them(place: Place) -> None:
     with place.detached() as up:
         started = place.recorded()
-        assert [process.name for process in started] == ["engines", "scheduler", "dataplane"]
-        assert left(started) == ["engines", "scheduler", "dataplane"]
+        assert [process.name for process in started] == [*services.NAMES]
+        assert left(started) == [*services.NAMES]
         assert f"http://127.0.0.1:{place.dataplane}/v1" in up.stdout
         assert "curl -N" in up.stdout
         assert "./luftpause load" in up.stdout
@@ -85,7 +85,7 @@ def test_two_instances_live_side_by_side(tmp_path: pathlib.Path) -> None:
     with one.detached(), other.detached():
         started = other.recorded()
         assert one.call("down").returncode == 0
-        assert left(started) == ["engines", "scheduler", "dataplane"]
+        assert left(started) == [*services.NAMES]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -186,7 +186,7 @@ def test_an_instance_that_has_lost_a_service_is_not_taken_for_up(place: Place) -
         assert "scheduler of the instance" in again.stderr
         assert "./luftpause down" in again.stderr
         report = json.loads(place.call("status", "--json").stdout)
-        assert [service["healthy"] for service in report["services"]] == [True, False, True]
+        assert [service["name"] for service in report["services"] if not service["healthy"]] == ["scheduler"]
 
 
 def test_an_up_that_is_stopped_before_all_is_healthy_fails_and_leaves_nothing(place: Place) -> None:
@@ -276,7 +276,7 @@ def test_engines_of_the_command_line_become_a_pool_file_with_their_keys(place: P
         (("--engine", "http://a", "--engine-key-env", "A", "--engine-key-env", "B"), "must follow the --engine"),
         (("--engine", "a"), "--engine a: expected an http:// or https:// URL"),
         (("--engine", "http://a", "--pool", "x"), "exclude each other"),
-        (("--only", "schedular"), "no service 'schedular'; there are engines, scheduler, dataplane"),
+        (("--only", "schedular"), "no service 'schedular'; there are engines, tools, scheduler, dataplane, runtime"),
         (("--pool", "missing.toml"), "missing.toml: No such file or directory"),
         (("--dataplane-port", "0"), "should be greater than or equal to 1"),
     ],

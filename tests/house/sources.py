@@ -8,7 +8,7 @@ import pathlib
 from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-PACKAGES = ("cli", "common", "dataplane", "fakes", "loadgen", "scheduler")
+PACKAGES = ("cli", "common", "dataplane", "fakes", "loadgen", "runtime", "scheduler")
 CODE_FOLDERS = (*PACKAGES, "examples", "tests", "tools")
 _GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
