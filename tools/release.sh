@@ -3,7 +3,7 @@
 # DRY_RUN=1 prints the commands in place of running them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-images=(scheduler dataplane engine)
+images=(scheduler dataplane runtime)
 
 fail() {
     echo "release: $1" >&2

@@ -37,9 +37,9 @@ def release(checkout: pathlib.Path, *arguments: str, registry: str = "registry.e
 def test_a_dry_run_prints_what_it_would_do(checkout: pathlib.Path) -> None:
     code, out, errors = release(checkout, f"v{version()}")
     assert (code, errors) == (0, "")
-    images = [f"registry.example/l/{name}:{version()}" for name in ("scheduler", "dataplane", "engine")]
+    images = [f"registry.example/l/{name}:{version()}" for name in ("scheduler", "dataplane", "runtime")]
     names = [path.name.removesuffix(".Dockerfile") for path in (ROOT / "docker").glob("*.Dockerfile")]
-    assert sorted(names) == ["dataplane", "engine", "scheduler"]
+    assert sorted(names) == ["dataplane", "runtime", "scheduler"]
     assert re.findall(r"^docker build .*--tag (\S+) \.$", out, re.MULTILINE) == images
     assert re.findall(r"^docker push (\S+)$", out, re.MULTILINE) == images
 
