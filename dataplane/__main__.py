@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from common.open_files import allow_many
 from dataplane import app, workers
 from dataplane.config import DataplaneConfig
 
@@ -10,6 +11,7 @@ def main() -> None:
     """Serves until SIGTERM or SIGINT."""
     config = DataplaneConfig.read()
     app.set_up_logging()
+    allow_many()
     if config.token is None:
         app.log.warning("token unset, everybody is let in setting=LUFTPAUSE_TOKEN")
     pool = app.read_pool(config)

@@ -85,7 +85,8 @@ def test_metrics_are_those_of_all_workers_and_a_dead_one_comes_back(tmp_path: pa
     with running_stack(tmp_path, replicas=1, settings={"LUFTPAUSE_DATAPLANE_WORKERS": "3"}) as stack:
         port = int(stack.base_url.split(":")[2].split("/")[0])
         wait_until_sync(lambda: metric(port, "luftpause_dataplane_schedulers_connected") == 3, timeout_s=20)
-        model = json.loads(get(port, "/v1/models"))["data"][0]["id"]
+        models = wait_until_sync(lambda: json.loads(get(port, "/v1/models"))["data"], timeout_s=20)
+        model = models[0]["id"]
         body = json.dumps({"model": model, "max_tokens": 2, "messages": [{"role": "user", "content": "hi"}]})
         for _ in range(12):
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
