@@ -81,7 +81,7 @@ class Model:
             async with asyncio.timeout(ASK_LIMIT_S), self._open.delete(url, headers=self._run_headers(run)) as answer:
                 answer.raise_for_status()
         except (aiohttp.ClientError, TimeoutError) as error:
-            log.info("event=run_end_not_told run=%s error=%s", run.run_id, error or "timeout")
+            log.debug("event=run_end_not_told run=%s error=%s", run.run_id, error or "timeout")
 
     async def first_served(self) -> str | None:
         """The first model that the dataplane lists; None where it lists none, or does not answer."""
