@@ -8,7 +8,6 @@ import contextlib
 import errno
 import gc
 import logging
-import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
@@ -16,6 +15,7 @@ from collections.abc import Awaitable, Callable
 import uvloop
 
 from common.pool import Pool, PoolError, load
+from common.signals import serve_until_signal
 from dataplane.config import DataplaneConfig
 from dataplane.fresh_ids import id_source
 from dataplane.metrics import Snapshot
@@ -146,10 +146,7 @@ def run(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
         # Nothing that a turn leaves behind is a cycle, so that the collector has little to find; it may look seldom.
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
-        ended = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, ended.set)
-        await serve(ended)
+        await serve_until_signal(serve)
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -10,6 +10,7 @@ Must not be used for anything but tests and demonstrations.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ import pathlib
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import uvicorn
@@ -29,6 +31,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from common.config import ServiceConfig
+from common.signals import serve_until_signal
 from fakes.tool_effects import NO_KEY, Call, Effects, delay_s
 
 KEY_META = "io.luftpause/idempotencyKey"
@@ -163,8 +166,17 @@ def build(config: ToolServerConfig) -> MCPServer:
     return server
 
 
-async def serve(config: ToolServerConfig) -> int:
-    """Serves HTTP until SIGTERM or SIGINT: the process's exit code."""
+class _Server(uvicorn.Server):
+    """uvicorn without its own ideas about signals: a second one would end it in the middle of its end."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Captures none."""
+        yield
+
+
+async def serve(config: ToolServerConfig, stop: asyncio.Event) -> int:
+    """Serves HTTP until `stop`: the process's exit code."""
     listening = socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -173,15 +185,18 @@ async def serve(config: ToolServerConfig) -> int:
         listening.close()
         print(f"LUFTPAUSE_TOOLS_PORT={config.port}: {error.strerror or error}", file=sys.stderr)
         return 1
-    # uvicorn ends on these signals, and then raises them again for whoever had them before: this loop, for nothing.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, lambda: None)
     app = build(config).streamable_http_app(host=config.host)
     settings = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_S)
     port = listening.getsockname()[1]
     listening.listen(1024)
     print(f"event=listening service=tools host={config.host} port={port}", flush=True)
-    await uvicorn.Server(settings).serve(sockets=[listening])
+    server = _Server(settings)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    server.should_exit = True
+    await serving
     return 0
 
 
@@ -195,7 +210,7 @@ def main(arguments: list[str]) -> int:
     if arguments:
         asyncio.run(build(config).run_stdio_async())
         return 0
-    return asyncio.run(serve(config))
+    return asyncio.run(serve_until_signal(lambda stop: serve(config, stop)))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 import uvloop
 
 from common.pool import PoolError, Replica, load
-from common.signals import stop_event
+from common.signals import serve_until_signal
 from scheduler import http, replicas, service
 from scheduler.config import SchedulerConfig
 from scheduler.host import Host
@@ -47,11 +47,7 @@ def main() -> None:
         sys.exit(str(error))
     gc.freeze()
     gc.set_threshold(GARBAGE_COLLECTION_OBJECTS)
-    sys.exit(uvloop.run(_serve_until_signal(config, pool.replicas)))
-
-
-async def _serve_until_signal(config: SchedulerConfig, pool: tuple[Replica, ...]) -> int:
-    return await _serve(config, pool, stop_event())
+    sys.exit(uvloop.run(serve_until_signal(lambda stop: _serve(config, pool.replicas, stop))))
 
 
 async def _serve(config: SchedulerConfig, pool: tuple[Replica, ...], stop: asyncio.Event) -> int:

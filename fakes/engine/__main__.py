@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import sys
 
+from common.signals import serve_until_signal
 from fakes.engine.config import EngineConfig
 from fakes.engine.server import EngineServer
 
 
-async def serve(config: EngineConfig) -> int:
-    """Runs until a signal comes: the process's exit code."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+async def serve(config: EngineConfig, stop: asyncio.Event) -> int:
+    """Runs until `stop`: the process's exit code."""
     servers: list[EngineServer] = []
     try:
         for port in config.ports:
@@ -52,8 +48,10 @@ def main() -> int:
     try:
         import uvloop  # noqa: PLC0415  (faster where it is installed, not needed)
     except ImportError:
-        return asyncio.run(serve(config))
-    return uvloop.run(serve(config))
+        run = asyncio.run
+    else:
+        run = uvloop.run
+    return run(serve_until_signal(lambda stop: serve(config, stop)))
 
 
 if __name__ == "__main__":

@@ -38,4 +38,4 @@ async def test_a_fault_in_decide_is_logged_and_ends_the_host(
 def test_a_fault_in_decide_ends_the_process_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.host.decide", faulty)
     pool = (Replica(ReplicaName("a"), "http://127.0.0.1:1"),)
-    assert asyncio.run(_serve(SchedulerConfig(port=0, status_port=0), pool)) == 1
+    assert asyncio.run(_serve(SchedulerConfig(port=0, status_port=0), pool, asyncio.Event())) == 1
