@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import sys
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_SHARED_PREFIX = "LUFTPAUSE_"
+
+
+def _is_shown_in_headers(secret: SecretStr) -> SecretStr:
+    if re.fullmatch(r"[!-~]+", secret.get_secret_value()) is None:
+        raise ValueError("expected printable ASCII without spaces")
+    return secret
+
+
+Secret = Annotated[SecretStr, AfterValidator(_is_shown_in_headers)]
+"""What clients show as `Authorization: Bearer …`."""
 
 
 class ServiceConfig(BaseSettings):
@@ -16,23 +30,22 @@ class ServiceConfig(BaseSettings):
 
     A subclass sets `env_prefix="LUFTPAUSE_<SERVICE>_"` and adds fields with a default and a description that names the
     unit. `read` fails on a variable with that prefix that no field has, so that a misspelt one is not silently ignored.
+    A variable that is empty counts as unset.
     """
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_ignore_empty=True, validate_by_name=True)
 
-    token: SecretStr | None = Field(
+    token: Secret | None = Field(
         default=None,
-        validation_alias=AliasChoices("token", "LUFTPAUSE_TOKEN"),
+        validation_alias="LUFTPAUSE_TOKEN",
         description="Token that every client and service must show; unset: everybody is let in",
     )
     pool: pathlib.Path | None = Field(
-        default=None,
-        validation_alias=AliasChoices("pool", "LUFTPAUSE_POOL"),
-        description="Pool file (TOML): the replicas",
+        default=None, validation_alias="LUFTPAUSE_POOL", description="Pool file (TOML): the replicas"
     )
     state: pathlib.Path = Field(
         default=pathlib.Path(".luftpause"),
-        validation_alias=AliasChoices("state", "LUFTPAUSE_STATE"),
+        validation_alias="LUFTPAUSE_STATE",
         description="Folder for what the services keep",
     )
 
@@ -42,16 +55,31 @@ class ServiceConfig(BaseSettings):
         return self.token.get_secret_value() if self.token else None
 
     @classmethod
+    def variable(cls, field: str) -> str:
+        """The environment variable that sets `field`."""
+        shared = field in ServiceConfig.model_fields
+        return (_SHARED_PREFIX if shared else str(cls.model_config["env_prefix"])) + field.upper()
+
+    @classmethod
     def read(cls) -> Self:
         """The configuration from the environment. Ends the process with one line a fault where it is wrong."""
-        prefix = cls.model_config.get("env_prefix", "")
-        known = {(prefix + name).upper() for name in cls.model_fields}
-        unknown = sorted(
-            key for key in os.environ if prefix and key.upper().startswith(prefix) and key.upper() not in known
-        )
+        prefix = str(cls.model_config["env_prefix"])
+        known = {cls.variable(name) for name in cls.model_fields}
+        unknown = sorted(key for key in os.environ if key.upper().startswith(prefix) and key.upper() not in known)
         if unknown:
             sys.exit(f"unknown setting {', '.join(unknown)}; known: {', '.join(sorted(known))}")
         try:
             return cls()
         except ValidationError as error:
-            sys.exit("\n".join(f"setting {prefix}{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()))
+            sys.exit("\n".join(f"setting {cls._fault(each)}" for each in error.errors()))
+
+    @classmethod
+    def _fault(cls, error: ErrorDetails) -> str:
+        """Variable and what was expected; never the value, which may be a secret."""
+        message = error["msg"].removeprefix("Value error, ")
+        if not error["loc"]:
+            return message
+        first, *inner = error["loc"]
+        # An alias is told as the variable that it is.
+        name = cls.variable(str(first)) if first in cls.model_fields else str(first)
+        return f"{name}{''.join(f'[{part}]' for part in inner)}: {message}"

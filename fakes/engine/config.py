@@ -6,10 +6,10 @@ import dataclasses
 import json
 from typing import Annotated, Any
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from common.config import ServiceConfig
+from common.config import Secret, ServiceConfig
 from fakes.engine.errors import ApiError
 from fakes.engine.faults import Fault, parse_script
 from fakes.engine.latency import PROFILES, Profile
@@ -49,7 +49,7 @@ class EngineConfig(ServiceConfig):
         default=("LABEL_0", "LABEL_1"), min_length=1, description="Labels of the classifier, separated by commas"
     )
     metrics: Dialect = Field(default="vllm", description="Whose metrics it shows: vllm, sglang, llamacpp or none")
-    key: SecretStr | None = Field(default=None, description="API key that requests must show; unset: none is asked")
+    key: Secret | None = Field(default=None, description="API key that requests must show; unset: none is asked")
     faults: Annotated[tuple[Fault, ...], NoDecode] = Field(default=(), description="Faults from the start (JSON list)")
 
     @field_validator("ports", "labels", mode="before")
@@ -78,7 +78,9 @@ class EngineConfig(ServiceConfig):
     def _fits(self) -> EngineConfig:
         simulated = self.simulated
         if simulated.max_model_len > simulated.kv_tokens // simulated.block_tokens * simulated.block_tokens:
-            raise ValueError(f"max_model_len: expected at most kv_tokens ({simulated.kv_tokens}) in whole blocks")
+            raise ValueError(
+                f"{self.variable('max_model_len')}: expected at most kv_tokens ({simulated.kv_tokens}) in whole blocks"
+            )
         return self
 
     @property

@@ -50,6 +50,8 @@ class EngineServer:
         self._refuse_s = max((fault.seconds for fault in refusals), default=0.0)
         self._script = Script(config.seed, [fault for fault in config.faults if fault.fault != "refuse"])
         self._ledger = Ledger()
+        self._methods: dict[str, list[str]] = {}
+        """Methods of each known path."""
         self._surface = Surface(config, self._driver, self._script, self._ledger)
         self._runner = web.AppRunner(
             self._application(),
@@ -82,7 +84,7 @@ class EngineServer:
 
     def _application(self) -> web.Application:
         application = web.Application(client_max_size=BODY_BYTES_MAX)
-        answers: list[tuple[str, str, Answer]] = [
+        answers = [
             *self._surface.answers(),
             ("GET", "/health", self._health),
             ("GET", "/metrics", self._metrics),
@@ -91,10 +93,11 @@ class EngineServer:
             ("DELETE", "/fake/faults", self._clear_faults),
             ("GET", "/fake/seen", self._seen),
             ("GET", "/fake/stats", self._stats),
-            ("*", "/{path:.*}", self._unknown),
         ]
         for method, path, answer in answers:
             application.router.add_route(method, path, self._guarded(answer))
+            self._methods.setdefault(path, []).append(method)
+        application.router.add_route("*", "/{path:.*}", self._guarded(self._unknown))
         return application
 
     def _guarded(self, answer: Answer) -> Answer:
@@ -113,6 +116,10 @@ class EngineServer:
         return answer_guarded
 
     async def _unknown(self, request: web.Request) -> web.Response:
+        methods = self._methods.get(request.path, [])
+        if methods and request.method not in methods:
+            error = ApiError(405, f"{request.path} does not take {request.method}", kind="MethodNotAllowedError")
+            return json_response(error.body, error.status, {hdrs.ALLOW: ", ".join(methods)})
         raise ApiError(404, f"nothing answers {request.method} {request.path}", kind="NotFoundError")
 
     async def _health(self, _request: web.Request) -> web.Response:

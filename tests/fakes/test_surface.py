@@ -216,10 +216,22 @@ async def test_a_wrong_classification_is_refused(engine: RunningEngine, body: di
     assert (status, answer["error"]["param"] in ("model", "input")) == (400, True)
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/nothing"), ("GET", "/v1/chat/completions"), ("PUT", "/")])
-async def test_unknown_paths_and_methods_get_an_error_in_json(engine: RunningEngine, method: str, path: str) -> None:
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/nothing"), ("PUT", "/")])
+async def test_unknown_paths_get_an_error_in_json(engine: RunningEngine, method: str, path: str) -> None:
     status, answer = await engine.json(method, path)
     assert (status, path in answer["error"]["message"]) == (404, True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("GET", "/v1/chat/completions", "POST"), ("POST", "/health", "GET"), ("PUT", "/fake/faults", "POST, GET, DELETE")],
+)
+async def test_a_wrong_method_is_told_the_right_ones(
+    engine: RunningEngine, method: str, path: str, allowed: str
+) -> None:
+    async with engine.http.request(method, engine.url + path) as response:
+        assert (response.status, response.headers["Allow"]) == (405, allowed)
+        assert method in (await response.json())["error"]["message"]
 
 
 async def test_a_body_that_is_too_long_is_refused(start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pathlib
-import signal
-import subprocess
+import socket
 import sys
 from typing import Any, cast
 
@@ -15,11 +15,8 @@ from mcp import Client, StdioServerParameters
 from mcp_types import RequestParamsMeta, TextContent
 
 from fakes.tool_effects import DELAY_S_MAX, Call, Effects, delay_s, found
-from fakes.toolserver import ToolServerConfig
-from tests.stack import answers, environment, free_ports, start, started, wait_healthy
-from tests.waiting import wait_until_sync
-
-TIMEOUT_S = 20
+from fakes.toolserver import ToolServerConfig, main, serve
+from tests.stack import environment, free_ports, started, wait_healthy
 
 
 def call(tool: str, key: str = "k", **arguments: Any) -> Call:
@@ -108,35 +105,14 @@ async def test_it_serves_over_standard_input_and_output(tmp_path: pathlib.Path) 
     assert json.loads(line)["tool"] == "set_note"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_cleanly(number: signal.Signals, tmp_path: pathlib.Path) -> None:
-    (port,) = free_ports(1)
-    service = start("fakes.toolserver", {"LUFTPAUSE_TOOLS_PORT": str(port)}, tmp_path / "log")
-    try:
-        wait_until_sync(lambda: answers(f"http://127.0.0.1:{port}/health"), TIMEOUT_S)
-        service.process.send_signal(number)
-        assert service.process.wait(5) == 0
-    finally:
-        service.kill()
-    assert len(service.text().splitlines()) == 1
+def test_a_taken_port_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("LUFTPAUSE_TOOLS_PORT", str(port))
+        assert asyncio.run(serve(ToolServerConfig.read(), asyncio.Event())) == 1
+    assert capfd.readouterr().err == f"LUFTPAUSE_TOOLS_PORT={port}: Address already in use\n"
 
 
-def _run(settings: dict[str, str], *arguments: str) -> tuple[int, str]:
-    """Exit code and error output of a server that does not get far."""
-    command = [sys.executable, "-m", "fakes.toolserver", *arguments]
-    done = subprocess.run(command, env=environment(settings), capture_output=True, timeout=TIMEOUT_S, check=False)
-    return done.returncode, done.stderr.decode()
-
-
-def test_a_taken_port_is_told_in_one_line(tmp_path: pathlib.Path) -> None:
-    (port,) = free_ports(1)
-    with started("fakes.toolserver", {"LUFTPAUSE_TOOLS_PORT": str(port)}, tmp_path / "log") as service:
-        wait_healthy(service, (f"http://127.0.0.1:{port}/health",))
-        code, errors = _run({"LUFTPAUSE_TOOLS_PORT": str(port)})
-    assert code == 1
-    assert errors.startswith(f"LUFTPAUSE_TOOLS_PORT={port}: ")
-    assert len(errors.splitlines()) == 1
-
-
-def test_an_unknown_argument_is_told() -> None:
-    assert _run({}, "--colour") == (2, "usage: python -m fakes.toolserver [--stdio]\n")
+def test_an_unknown_argument_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--colour"]) == 2
+    assert capfd.readouterr().err == "usage: python -m fakes.toolserver [--stdio]\n"

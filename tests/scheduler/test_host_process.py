@@ -125,7 +125,7 @@ def test_a_taken_port_is_one_line_that_names_the_setting(field: str, capfd: pyte
         taken.listen()
         port = taken.getsockname()[1]
         config = SchedulerConfig(**{"port": 0, "status_port": 0, field: port})
-        assert asyncio.run(_serve(config, pool)) == 1
+        assert asyncio.run(_serve(config, pool, asyncio.Event())) == 1
     setting = f"LUFTPAUSE_SCHEDULER_{field.upper()}"
     line = f"cannot listen on 127.0.0.1:{port} (Address already in use): change {setting}\n"
     assert capfd.readouterr().err == line
@@ -139,7 +139,7 @@ def test_a_taken_port_is_one_line_that_names_the_setting(field: str, capfd: pyte
         ('[[replica]]\nname = "a"\nurl = "x"\n', {}, ", line 3: 'url' must be"),
         ('[[replica]]\nname = "a"\nurl = "http://a"\nkey_env = "NO_SUCH_KEY"\n', {}, "NO_SUCH_KEY, which is not set"),
         (None, {"LUFTPAUSE_SCHEDULER_PROT": "1"}, "unknown setting LUFTPAUSE_SCHEDULER_PROT"),
-        (None, {"LUFTPAUSE_SCHEDULER_PORT": "70000"}, "setting LUFTPAUSE_SCHEDULER_port"),
+        (None, {"LUFTPAUSE_SCHEDULER_PORT": "70000"}, "setting LUFTPAUSE_SCHEDULER_PORT: Input should be less"),
     ],
 )
 def test_a_wrong_setting_or_pool_file_is_one_line(
