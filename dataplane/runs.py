@@ -55,7 +55,7 @@ class RunTable:
 
     def placed(self, at: float, run_id: str, turn: turn_pb2.Turn, placement: turn_pb2.Placement) -> None:
         """A turn of the run was placed."""
-        run = self._touch(at, run_id)
+        run = self._touch(at, run_id) or self._add(at, run_id)
         run.caller = turn.caller
         run.run_class = turn.run_class
         run.replica = placement.replica
@@ -63,16 +63,20 @@ class RunTable:
         run.in_flight += 1
 
     def ended(self, at: float, run_id: str, has_tool_calls: bool, tool_call_ids: tuple[str, ...]) -> None:
-        """A turn of the run ended: the run is paused if the reply had tool calls."""
+        """A turn of the run ended: the run is paused if the reply had tool calls. A run that is forgotten stays so."""
         run = self._touch(at, run_id)
+        if run is None:
+            return
         run.in_flight = max(0, run.in_flight - 1)
         run.paused = has_tool_calls
         run.tool_call_ids = tool_call_ids
         run.turns_done += 1
 
     def failed(self, at: float, run_id: str) -> None:
-        """A turn of the run failed: the run is idle."""
+        """A turn of the run failed: the run is idle. A run that is forgotten stays so."""
         run = self._touch(at, run_id)
+        if run is None:
+            return
         run.in_flight = max(0, run.in_flight - 1)
         run.paused = False
 
@@ -105,14 +109,18 @@ class RunTable:
                 tool_call_ids=run.tool_call_ids,
             )
 
-    def _touch(self, at: float, run_id: str) -> _Run:
+    def _touch(self, at: float, run_id: str) -> _Run | None:
+        run = self._runs.pop(run_id, None)
+        if run is not None:
+            self._runs[run_id] = run
+            run.touched_at = at
+        return run
+
+    def _add(self, at: float, run_id: str) -> _Run:
         runs = self._runs
-        run = runs.pop(run_id, None)
-        if run is None:
-            run = _Run()
-            if len(runs) >= RUNS_MAX:
-                del runs[next(iter(runs))]
-        runs[run_id] = run
+        if len(runs) >= RUNS_MAX:
+            del runs[next(iter(runs))]
+        run = runs[run_id] = _Run()
         run.touched_at = at
         return run
 

@@ -295,6 +295,8 @@ class SchedulerClient:
             sent.popleft()
         for placement in response.placements:
             self._place(placement)
+        for ended in response.ended_runs:
+            self._runs.forget(ended.run_id, ended.caller)
         for refusal in response.refusals:
             ticket = self._held.pop(refusal.turn_id, None)
             if ticket is not None:

@@ -286,6 +286,7 @@ class DispatchResponse(_message.Message):
     ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     PLACEMENTS_FIELD_NUMBER: _builtins.int
     REFUSALS_FIELD_NUMBER: _builtins.int
+    ENDED_RUNS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Number of this message, from 1, in this stream."""
     acknowledged: _builtins.int
@@ -298,6 +299,10 @@ class DispatchResponse(_message.Message):
     def refusals(self) -> _containers.RepeatedCompositeFieldContainer[_turn_pb2.Refusal]:
         """Turns refused."""
 
+    @_builtins.property
+    def ended_runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndedRun]:
+        """Runs that ended by the word of any dataplane or client: no resync need tell of them."""
+
     def __init__(
         self,
         *,
@@ -305,14 +310,41 @@ class DispatchResponse(_message.Message):
         acknowledged: _builtins.int = ...,
         placements: _abc.Iterable[_turn_pb2.Placement] | None = ...,
         refusals: _abc.Iterable[_turn_pb2.Refusal] | None = ...,
+        ended_runs: _abc.Iterable[Global___EndedRun] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "placements", b"placements", "refusals", b"refusals", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "ended_runs", b"ended_runs", "placements", b"placements", "refusals", b"refusals", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DispatchResponse: _TypeAlias = DispatchResponse  # noqa: Y015
+
+@_typing.final
+class EndedRun(_message.Message):
+    """A run that will not be continued."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    caller: _builtins.str
+    """Who ended it: a run of another caller's goes on."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        caller: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndedRun: _TypeAlias = EndedRun  # noqa: Y015
 
 @_typing.final
 class WatchRequest(_message.Message):

@@ -5,7 +5,7 @@ of events; they are decided there and then, in order, without an await, so nobod
 queue with one consumer that is always empty: no wake-up a batch, and a reader that floods is slowed down by its own
 deciding. Effects are handed to the outlet of the dataplane they are for, which only buffers; it sends after the batch.
 
-It must not do I/O, and outlets must not call `tell` from within `place` or `refuse`.
+It must not do I/O, and outlets must not call `tell` from within their methods.
 
 A fault in `decide` leaves a state that nobody should trust. The state is soft: so the host refuses to go on, the
 process ends with an error, and its successor is resynced by the dataplanes within seconds.
@@ -24,7 +24,7 @@ from common.ids import DataplaneId, ReplicaName
 from common.pool import Replica
 from scheduler.core import decide
 from scheduler.effects import Effect, LogExpiry, PlaceTurn, RefuseTurn
-from scheduler.events import Event, ReplicaProbed, Ticked
+from scheduler.events import Event, ReplicaProbed, RunEnded, Ticked
 from scheduler.state import State, initial
 from scheduler.summary import Summary, summarize
 from scheduler.tally import Tally
@@ -35,13 +35,16 @@ log = logging.getLogger("scheduler.host")
 
 
 class Outlet(Protocol):
-    """Where the answers to one dataplane go. Both methods only buffer."""
+    """Where the answers to one dataplane go. All methods only buffer."""
 
     def place(self, effect: PlaceTurn, url: str) -> None:
         """A turn was placed on the replica at `url`."""
 
     def refuse(self, effect: RefuseTurn) -> None:
         """A turn was refused."""
+
+    def end_run(self, event: RunEnded) -> None:
+        """A run was ended, perhaps by another dataplane than those that remember it."""
 
 
 class Host:
@@ -89,6 +92,9 @@ class Host:
                 log.exception("event=decide_failed kind=%s", type(event).__name__)
                 self.failed.set()
                 return
+            if isinstance(event, RunEnded):
+                for outlet in self._outlets.values():
+                    outlet.end_run(event)
         self.tally.add_batch(perf_counter() - started)
 
     def tell_probe(self, probe: ReplicaProbed) -> None:

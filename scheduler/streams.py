@@ -22,7 +22,7 @@ from protos import turn_pb2
 from protos.scheduler_pb2 import DispatchRequest, DispatchResponse
 from scheduler import wire
 from scheduler.effects import PlaceTurn, RefuseTurn
-from scheduler.events import DataplaneResynced, Event, StreamLost, TurnAbandoned, TurnArrived, TurnsRenewed
+from scheduler.events import DataplaneResynced, Event, RunEnded, StreamLost, TurnAbandoned, TurnArrived, TurnsRenewed
 from scheduler.host import Host
 from scheduler.resync_parts import ResyncParts
 
@@ -142,6 +142,10 @@ class Stream:
         traceparent = self._traceparents.pop(effect.turn_id, "")
         wire.write_refusal(self._answer().refusals.add(), effect.turn_id, effect.reason, effect.message, traceparent)
 
+    def end_run(self, event: RunEnded) -> None:
+        """See `host.Outlet`."""
+        self._answer().ended_runs.add(run_id=event.run_id, caller=event.caller)
+
     def acknowledge(self) -> None:
         """Sends an acknowledgement if one is due and nothing else waits to carry it."""
         if self._acknowledged < self._received and not self._answers:
@@ -173,7 +177,7 @@ class Stream:
             self._wake.set()
             answers.append(DispatchResponse())
         last = answers[-1]
-        if len(last.placements) + len(last.refusals) < ANSWERS_A_MESSAGE_MAX:
+        if len(last.placements) + len(last.refusals) + len(last.ended_runs) < ANSWERS_A_MESSAGE_MAX:
             return last
         if len(answers) * ANSWERS_A_MESSAGE_MAX >= ANSWERS_WAITING_MAX and not self._verdict.done():
             self._verdict.set_result((grpc.StatusCode.RESOURCE_EXHAUSTED, "the stream's answers are not read"))

@@ -13,7 +13,7 @@ from common.ids import DataplaneId, TurnId
 from protos.scheduler_pb2 import AdmitResponse
 from scheduler import wire
 from scheduler.effects import PlaceTurn, RefuseTurn
-from scheduler.events import Request, TurnAbandoned, TurnArrived
+from scheduler.events import Request, RunEnded, TurnAbandoned, TurnArrived
 from scheduler.host import Host
 
 UNARY = DataplaneId("(unary)")
@@ -72,3 +72,6 @@ class UnaryAdmissions:
             refusal = response.refusal
             wire.write_refusal(refusal, effect.turn_id, effect.reason, effect.message, waiting.traceparent)
             waiting.answer.set_result(response)
+
+    def end_run(self, event: RunEnded) -> None:
+        """Nobody here remembers runs."""

@@ -68,6 +68,11 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
         )
         self._answers.put_nowait(DispatchResponse(placements=[placement]))
 
+    def tell_ended(self, runs: list[tuple[str, str]]) -> None:
+        """Tells that runs, each named with its caller, ended."""
+        ended = [scheduler_pb2.EndedRun(run_id=run_id, caller=caller) for run_id, caller in runs]
+        self._answers.put_nowait(DispatchResponse(ended_runs=ended))
+
     async def Dispatch(  # noqa: N802
         self, request_iterator: AsyncIterator[DispatchRequest], context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[DispatchResponse]:

@@ -112,6 +112,37 @@ async def test_a_paused_run_is_told_with_its_tool_calls(rig: Rig) -> None:
     )
 
 
+async def test_a_run_that_ended_elsewhere_is_not_told_after_a_restart(rig: Rig) -> None:
+    """Its end may have been asked of another worker, or of another dataplane."""
+    await rig.start()
+    for run_id in ("kept", "ended"):
+        await rig.ask(request(CHAT, f"x-luftpause-run-id: {run_id}", "x-luftpause-caller: me"))
+    ends = [("ended", "me"), ("kept", "somebody else"), ("unknown", "me")]
+    rig.scheduler.tell_ended(ends)
+    await wait_until(lambda: rig.app is not None and rig.app.snapshot()["gauges"]["runs"] == 1)
+    scheduler = await restart(rig)
+    assert [run.run_id for request in scheduler.requests for run in request.resync.runs] == ["kept"]
+
+
+async def test_a_run_that_ends_in_flight_does_not_come_back_with_its_turns_end(rig: Rig) -> None:
+    goes_on = asyncio.Event()
+
+    async def wait(call: Call) -> None:
+        await goes_on.wait()
+        await call.send(whole(b"{}"))
+
+    rig.engine.script = wait
+    await rig.start()
+    client = await rig.client()
+    await client.send(request(CHAT, "x-luftpause-run-id: r"))
+    await wait_until(lambda: rig.engine.calls)
+    assert (await rig.ask(request(b"", method="DELETE", path="/v1/runs/r"))).status == 200
+    goes_on.set()
+    assert (await client.response()).status == 200
+    assert rig.app is not None
+    assert rig.app.snapshot()["gauges"]["runs"] == 0
+
+
 async def test_reports_are_sent_again_until_they_are_acknowledged(rig: Rig) -> None:
     rig.scheduler.acknowledges = False
     await rig.start()

@@ -296,3 +296,16 @@ async def test_a_stream_that_does_not_read_is_closed(
         assert "code=RESOURCE_EXHAUSTED" in caplog.text
         flooding.cancel()
         await asyncio.gather(flooding, return_exceptions=True)
+
+
+async def test_every_dataplane_is_told_which_runs_ended() -> None:
+    """Any of them may have been asked to end it, and any of them may remember it."""
+    async with running_host() as running:
+        first, second = running.dispatch(), running.dispatch()
+        await first.open("dp")
+        await second.open("dp-2")
+        await first.send(reports=[report("RUN_ENDED", "", run_id="r", caller="me")])
+        for client in (first, second):
+            answers = await client.until(lambda answers: [run for each in answers for run in each.ended_runs])
+            (ended,) = (run for each in answers for run in each.ended_runs)
+            assert (ended.run_id, ended.caller) == ("r", "me")
