@@ -86,7 +86,7 @@ async def _serve(config: RuntimeConfig, servers: tuple[ToolServer, ...]) -> None
             log.warning("event=no_token setting=LUFTPAUSE_TOKEN everybody who reaches the ports is let in")
         port = listening.getsockname()[1]
         log.info("event=listening host=%s port=%d grpc_port=%d", config.host, port, grpc_port)
-        mcp = mcp_server.build(runtime, await _state_key(store))
+        mcp = mcp_server.build(runtime, await _state_key(store), config.keep_s)
         app = http.build(runtime, mcp, config.host, config.token_text)
         await _serve_http(app, listening, stop, runtime)
     log.info("event=stopped")

@@ -25,6 +25,8 @@ class Question:
     """A JSON object."""
     known: str | None
     """Asked since the call's outcome is unknown, and this is what is known; None: asked before its start."""
+    number: int
+    """How many questions about the call were answered before this one."""
 
     @property
     def text(self) -> str:
@@ -40,7 +42,7 @@ def question(run: RunState) -> Question | None:
     if not isinstance(step, AskApproval):
         return None
     asked = run.steps[step.step].calls[step.call]
-    return Question(step.step, step.call, asked.call.name, asked.call.arguments, asked.unknown)
+    return Question(step.step, step.call, asked.call.name, asked.call.arguments, asked.unknown, asked.answers)
 
 
 def answer(about: Question, allow: bool, now: float) -> Answered:

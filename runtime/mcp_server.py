@@ -3,12 +3,12 @@
 Runs are detached: a client that leaves, or whose request is cancelled, stops no run. A person is asked through the
 client whose `await` or `run` covers the run, where it can ask: until 2025-11-25 by a request to it, since 2026-07-28 by
 an answer that asks for input and whose retry carries it. Must not decide anything about runs: that is `service`.
+Read next: `tasks`, `forms`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -25,8 +25,6 @@ from mcp.server.request_state import RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CallToolResult,
-    ElicitRequest,
-    ElicitRequestFormParams,
     ElicitResult,
     InputRequiredResult,
     TextContent,
@@ -35,10 +33,10 @@ from mcp_types import (
 from mcp_types.version import is_version_at_least
 from pydantic import ConfigDict, Field
 
-from runtime import approvals, reports
+from runtime import approvals, forms, reports, tasks
 from runtime.journal import Journal
 from runtime.orders import SpawnRequest
-from runtime.refusals import RefusedError, WrongStateError
+from runtime.refusals import RefusedError
 from runtime.service import AWAIT_S, Runtime
 from runtime.store import StoreError
 from runtime.tool_descriptions import ALLOW, ARGUMENTS, DESCRIPTIONS, HANDLE, HANDLES, INSTRUCTIONS, MODE, TIMEOUT
@@ -54,12 +52,6 @@ STATE_TTL_S = 30 * 24 * 3600.0
 INPUT_REQUIRED_SINCE = "2026-07-28"
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
-_FORM: dict[str, Any] = {
-    "type": "object",
-    "properties": {"allow": {"type": "boolean", "title": "Allow", "description": "Whether the tool call may be made"}},
-    "required": ["allow"],
-}
-
 Answer = CallToolResult | InputRequiredResult
 
 
@@ -79,6 +71,8 @@ class Surface:
         if ctx.request_state is not None:
             return await self._observe(ctx, _handles_of(ctx.request_state), "all", RUN_S, is_run=True)
         journal = await self._spawn(ctx, arguments)
+        if tasks.are_declared(ctx.request_context):
+            return tasks.started(journal.run.run_id)
         return await self._observe(ctx, [journal.run.run_id], "all", RUN_S, is_run=True)
 
     async def await_(
@@ -140,7 +134,11 @@ class Surface:
                 for journal in journals
                 if (question := approvals.question(journal.run)) is not None and question not in open_questions
             ]
-            if not asked or not _can_ask(ctx) or (mode == "any" and any(each.run.end for each in journals)):
+            if (
+                not asked
+                or not forms.can_be_shown(ctx.client_capabilities)
+                or (mode == "any" and any(each.run.end for each in journals))
+            ):
                 return self._results(journals, is_run=is_run)
             if _asks_by_answer(ctx):
                 return _input_required(handles, asked)
@@ -155,18 +153,19 @@ class Surface:
         """Takes an answer that came with a retry; one to a question that is no longer asked is ignored."""
         for handle in handles:
             question = approvals.question(self._runtime.tree.get("handles", handle).run)
-            if question is not None and key == _key(handle, question):
+            if question is not None and key == forms.key(handle, question):
                 await self._answer(handle, question, response, open_questions)
 
     async def _answer(
         self, handle: str, question: approvals.Question, response: Any, open_questions: set[approvals.Question]
     ) -> None:
-        if not isinstance(response, ElicitResult) or response.action == "cancel":
+        is_answer = isinstance(response, ElicitResult)
+        if not is_answer or not await forms.take(self._runtime, handle, question, response):
             open_questions.add(question)
-            return
-        allow = response.action == "accept" and (response.content or {}).get("allow") is True
-        with contextlib.suppress(WrongStateError):  # somebody else was faster
-            await self._runtime.approve(handle, allow, about=question)
+
+    def result(self, journal: Journal) -> CallToolResult:
+        """What `run` tells of a run."""
+        return self._results([journal], is_run=True)
 
     def _results(self, journals: Sequence[Journal], *, is_run: bool = False) -> CallToolResult:
         tree, now = self._runtime.tree, time.time()
@@ -187,8 +186,11 @@ def tool_servers(runtime: Runtime) -> list[dict[str, Any]]:
     ]
 
 
-def build(runtime: Runtime, key: bytes) -> MCPServer:
-    """The MCP server. `key` (32 bytes) seals what clients hold of a question; it must be the same after a restart."""
+def build(runtime: Runtime, key: bytes, keep_s: float) -> MCPServer:
+    """The MCP server. `key` (32 bytes) seals what clients hold of a question; it must be the same after a restart.
+
+    `keep_s` is how long the runtime keeps ended runs.
+    """
     security = RequestStateSecurity(keys=[key], ttl=STATE_TTL_S)
     surface = Surface(runtime)
     reads = ToolAnnotations(read_only_hint=True)
@@ -209,6 +211,7 @@ def build(runtime: Runtime, key: bytes) -> MCPServer:
         version=VERSION,
         log_level="WARNING",
         request_state_security=security,
+        extensions=[tasks.Tasks(runtime, surface.result, keep_s)],
         tools=[_tool(name, method, hints) for name, method, hints in tools],
     )
 
@@ -273,29 +276,13 @@ def _told(content: dict[str, Any]) -> CallToolResult:
     return CallToolResult(content=[text], structured_content=content)
 
 
-def _can_ask(ctx: Context) -> bool:
-    """Whether the client says that it shows forms; an empty declaration, which is older than modes, says so too."""
-    capabilities = ctx.client_capabilities
-    forms = capabilities.elicitation if capabilities is not None else None
-    return forms is not None and (forms.form is not None or forms.url is None)
-
-
 def _asks_by_answer(ctx: Context) -> bool:
     return ctx.protocol_version is not None and is_version_at_least(ctx.protocol_version, INPUT_REQUIRED_SINCE)
 
 
-def _key(handle: str, question: approvals.Question) -> str:
-    """Names a question to the client: never used for another one."""
-    repeated = "again" if question.known is not None else "first"
-    return f"{handle}-{question.step}-{question.call}-{repeated}"
-
-
 def _input_required(handles: Sequence[str], asked: Sequence[tuple[Journal, approvals.Question]]) -> InputRequiredResult:
     requests: dict[str, Any] = {
-        _key(journal.run.run_id, question): ElicitRequest(
-            params=ElicitRequestFormParams(message=question.text, requested_schema=_FORM)
-        )
-        for journal, question in asked
+        forms.key(journal.run.run_id, question): forms.request(question) for journal, question in asked
     }
     return InputRequiredResult(input_requests=requests, request_state=json.dumps(list(handles)))
 
@@ -310,7 +297,7 @@ async def _elicit(ctx: Context, question: approvals.Question, left_s: float) -> 
     try:
         async with asyncio.timeout(left_s):
             related = ctx.request_context.request_id
-            form: ElicitResult = await ctx.session.elicit_form(question.text, _FORM, related_request_id=related)
+            form: ElicitResult = await ctx.session.elicit_form(question.text, forms.FORM, related_request_id=related)
             return form
     except (TimeoutError, MCPError):
         return None

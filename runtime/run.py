@@ -67,6 +67,8 @@ class CallState:
     """A person allowed it."""
     unknown: str | None = None
     """Whether it took effect is unknown, and this is what is known."""
+    answers: int = 0
+    """How often a person has answered about it."""
 
     @property
     def awaits_answer(self) -> bool:
@@ -133,6 +135,8 @@ class RunState:
     order: Order
     traceparent: str | None
     started_at: float
+    updated_at: float
+    """Time of the last record."""
     length: int = 1
     steps: tuple[StepState, ...] = ()
     usage: Usage = Usage()
@@ -169,7 +173,14 @@ def apply(run: RunState | None, record: AnyRecord) -> RunState:
         if run is not None:
             raise JournalError(f"record {run.length}: a run starts once")
         return RunState(
-            record.run_id, record.parent, record.root, record.caller, record.order, record.traceparent, record.at
+            run_id=record.run_id,
+            parent=record.parent,
+            root=record.root,
+            caller=record.caller,
+            order=record.order,
+            traceparent=record.traceparent,
+            started_at=record.at,
+            updated_at=record.at,
         )
     if run is None:
         raise JournalError("record 0: expected the start of the run")
@@ -184,7 +195,7 @@ def apply(run: RunState | None, record: AnyRecord) -> RunState:
             run = _called(run, record)
         case _:
             assert_never(record)
-    return replace(run, length=run.length + 1)
+    return replace(run, length=run.length + 1, updated_at=record.at)
 
 
 def conversation(run: RunState) -> list[dict[str, Any]]:
@@ -275,7 +286,7 @@ def _called(run: RunState, record: Intended | Returned | LostTrack | Answered) -
 def _answered(before: CallState, allow: bool) -> CallState:
     if allow:
         # An intent of before belongs to the start that nobody knows about: a repetition needs its own.
-        return replace(before, allowed=True, unknown=None, intended=False)
+        return replace(before, allowed=True, unknown=None, intended=False, answers=before.answers + 1)
     return replace(before, outcome=Outcome(DECLINED if before.unknown is None else NOT_REPEATED, True))
 
 
