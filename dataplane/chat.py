@@ -61,6 +61,8 @@ _TRUE = msgspec.Raw(b"true")
 
 def parse(body: bytes) -> ChatRequest | ApiError:
     """The request in `body`, or a 400 that names the field and what was expected."""
+    if not body:
+        return invalid("body", "expected JSON, it is empty")
     try:
         return _DECODER.decode(body)
     except msgspec.ValidationError as error:

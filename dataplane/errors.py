@@ -60,7 +60,19 @@ def unauthorized(message: str) -> ApiError:
 
 def no_route(path: str) -> ApiError:
     """404: nothing is served at `path`."""
-    return ApiError(404, f"nothing is served at {path}", "unknown_path")
+    served = "POST /v1/chat/completions, GET /v1/models, DELETE /v1/runs/{id}, GET /health, GET /metrics"
+    return ApiError(404, f"nothing is served at {path}; there are {served}", "unknown_path")
+
+
+def run_of_other_caller(run_id: str) -> ApiError:
+    """409: the run is not the caller's to end."""
+    problem = f"run '{run_id}' belongs to another caller; send its x-luftpause-caller"
+    return ApiError(409, problem, "run_of_other_caller")
+
+
+def encoded_body() -> ApiError:
+    """415: a compressed body cannot be read on its way."""
+    return ApiError(415, "content-encoding: expected a body that is not compressed", "unsupported_encoding")
 
 
 def wrong_method(method: str, path: str, allowed: str) -> ApiError:

@@ -14,6 +14,7 @@ _READ = frozenset(
     (
         b"authorization",
         b"connection",
+        b"content-encoding",
         b"content-length",
         b"expect",
         b"traceparent",
@@ -25,8 +26,10 @@ _READ = frozenset(
 )
 """Headers that the dataplane itself looks at."""
 
+_OURS_PREFIX = b"x-luftpause-"
 _BLANKS = b" \t"
 _ONCE = frozenset((identity.CALLER, identity.CLASS, identity.RUN_ID))
+_OURS = ", ".join(sorted(name.decode() for name in _ONCE))
 
 _NOT_FORWARDED = frozenset(
     (
@@ -130,6 +133,8 @@ class Request:
             if lower in _ONCE and lower in self.headers:
                 self.refusal = errors.invalid(lower.decode(), "expected once, it is there twice")
             self.headers[lower] = value.strip(_BLANKS)
+        elif lower.startswith(_OURS_PREFIX):
+            self.refusal = errors.invalid(lower.decode("latin-1"), f"no such header; there are {_OURS}")
         if lower not in _NOT_FORWARDED:
             self.lines.append(b"%b: %b\r\n" % (name, value))
 
@@ -147,6 +152,8 @@ class Request:
         if coding is not None and not (self.chunks and coding.lower() == b"chunked"):
             self.refusal = errors.malformed("Transfer-Encoding: expected 'chunked', in HTTP/1.1")
             self.keep_alive = False
+        if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            self.refusal = errors.encoded_body()
         if self._head_bytes + len(self.target) > head_bytes_max:
             self.refusal = errors.head_too_large(head_bytes_max)
         self.too_large = int(self.headers.get(b"content-length", b"0")) > body_bytes_max

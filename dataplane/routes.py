@@ -62,8 +62,13 @@ class Routes:
         caller = cut_caller(request.headers.get(CALLER, b"").decode("utf-8", "replace").strip())
 
         async def end_run() -> Answer:
+            owner = self._scheduler.caller_of(run_id)
+            if owner not in (None, caller):
+                error = errors.run_of_other_caller(run_id)
+                return Answer(error.status, error.body())
+            # Another process may know a run that this one does not: it is told through the scheduler.
             self._scheduler.run_ended(run_id, caller)
-            body = msgspec.json.encode({"id": run_id, "object": "run", "deleted": True})
+            body = msgspec.json.encode({"id": run_id, "object": "run", "deleted": owner is not None})
             return Answer(200, body, lines=b"%b: %b\r\n" % (RUN_ID, run_id.encode()))
 
         return end_run

@@ -80,6 +80,11 @@ class RunTable:
         run.in_flight = max(0, run.in_flight - 1)
         run.paused = False
 
+    def caller(self, run_id: str) -> str | None:
+        """Whose run it is; None where it is not known here."""
+        run = self._runs.get(run_id)
+        return run.caller if run is not None else None
+
     def forget(self, run_id: str, caller: str) -> None:
         """The run will not be continued. Only its own caller ends it."""
         run = self._runs.get(run_id)

@@ -150,6 +150,10 @@ class SchedulerClient:
             )
         )
 
+    def caller_of(self, run_id: str) -> str | None:
+        """Whose run it is, as far as this process knows."""
+        return self._runs.caller(run_id)
+
     def run_ended(self, run_id: str, caller: str) -> None:
         """The run will not be continued."""
         self._runs.forget(run_id, caller)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
@@ -19,6 +20,8 @@ from common.pool import Replica
 from scheduler import metrics_text
 from scheduler.events import ReplicaProbed
 from scheduler.wire import MODEL_CHARACTERS_MAX
+
+log = logging.getLogger(__name__)
 
 PROBE_S = 2.0
 PROBE_LIMIT_S = 2.0
@@ -70,6 +73,8 @@ class Probe:
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._load_urls = tuple(url.rstrip("/") + "/metrics" for url in replica.load_from or (replica.origin,))
         self._models_due_at = float("-inf")
+        self._told = (True, True)
+        """Whether it was healthy and its models readable, as the log has it."""
 
     async def ask(self) -> ReplicaProbed:
         """One probe, of at most PROBE_LIMIT_S. Never raises for what the replica does."""
@@ -82,6 +87,7 @@ class Probe:
         )
         if models is not None:
             self._models_due_at = clock() + MODELS_S
+        self._log_changes(healthy, learns and models is None)
         load = metrics_text.combine([each for each in loads if each is not None])
         return ReplicaProbed(
             at=clock(),
@@ -92,6 +98,18 @@ class Probe:
             kv_usage=load.kv_usage,
             models=models,
         )
+
+    def _log_changes(self, healthy: bool, models_missing: bool) -> None:
+        """One line where a replica falls ill or recovers, or its models cannot be read."""
+        name = self._replica.name
+        was_healthy, had_models = self._told
+        if healthy != was_healthy:
+            level = logging.INFO if healthy else logging.WARNING
+            log.log(level, "event=replica_%s replica=%s", "healthy" if healthy else "unhealthy", name)
+        if healthy and models_missing and had_models:
+            url = self._replica.api_base + "/models"
+            log.warning("event=models_unknown replica=%s url=%s turns for models that nobody serves wait", name, url)
+        self._told = (healthy, not models_missing if healthy else had_models)
 
     async def _is_healthy(self) -> bool:
         url = self._replica.origin + self._replica.health_path

@@ -212,13 +212,53 @@ async def test_models_without_a_scheduler_are_a_503(rig: Rig) -> None:
     assert (await rig.ask(request(b"", method="GET", path="/v1/models"))).status == 503
 
 
+def end_of_run(run_id: str, caller: str) -> bytes:
+    return request(b"", f"x-luftpause-caller: {caller}", method="DELETE", path=f"/v1/runs/{run_id}")
+
+
 async def test_the_end_of_a_run_is_reported(rig: Rig) -> None:
     await rig.start()
-    response = await rig.ask(request(b"", "x-luftpause-caller: me", method="DELETE", path="/v1/runs/r-1"))
+    await rig.ask(request(CHAT, "x-luftpause-run-id: r-1", "x-luftpause-caller: me"))
+    response = await rig.ask(end_of_run("r-1", "me"))
     assert (response.status, response.json["deleted"], response.headers["x-luftpause-run-id"]) == (200, True, "r-1")
     await wait_until(lambda: rig.scheduler.last(turn_pb2.REPORT_KIND_RUN_ENDED))
     report = rig.scheduler.reports[-1]
     assert (report.run_id, report.caller, report.turn_id) == ("r-1", "me", "")
+
+
+async def test_the_end_of_a_run_that_another_process_may_know_is_passed_on(rig: Rig) -> None:
+    await rig.start()
+    response = await rig.ask(end_of_run("r-2", "me"))
+    assert (response.status, response.json["deleted"]) == (200, False)
+    await wait_until(lambda: rig.scheduler.last(turn_pb2.REPORT_KIND_RUN_ENDED))
+
+
+async def test_only_its_own_caller_ends_a_run(rig: Rig) -> None:
+    await rig.start()
+    await rig.ask(request(CHAT, "x-luftpause-run-id: r-1", "x-luftpause-caller: me"))
+    response = await rig.ask(end_of_run("r-1", "you"))
+    assert response.status == 409
+    assert "x-luftpause-caller" in response.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("header", "status", "said"),
+    [
+        ("x-luftpause-runid: r-1", 400, "x-luftpause-runid: no such header; there are x-luftpause-caller"),
+        ("content-encoding: gzip", 415, "content-encoding"),
+    ],
+)
+async def test_a_header_that_would_be_ignored_is_refused(rig: Rig, header: str, status: int, said: str) -> None:
+    await rig.start()
+    response = await rig.ask(request(CHAT, header))
+    assert response.status == status
+    assert said in response.json["error"]["message"]
+
+
+async def test_an_empty_body_is_called_empty(rig: Rig) -> None:
+    await rig.start()
+    response = await rig.ask(request(b""))
+    assert (response.status, response.json["error"]["message"]) == (400, "body: expected JSON, it is empty")
 
 
 async def test_metrics_count_turns(rig: Rig) -> None:

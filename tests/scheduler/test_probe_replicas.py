@@ -178,3 +178,24 @@ async def test_a_replica_is_seen_to_fall_ill_and_to_recover(monkeypatch: pytest.
 
 def _told_health(told: list[ReplicaProbed], wanted: bool) -> bool:
     return bool(told) and told[-1].healthy is wanted
+
+
+async def test_what_keeps_turns_waiting_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(replicas, "PROBE_S", 0.02)
+    caplog.set_level("INFO")
+    async with scripted_engine() as engine:
+        engine.answers["/v1/models"] = Answer(404)
+        told: list[ReplicaProbed] = []
+        probing = asyncio.create_task(replicas.probe_all((Replica(ReplicaName("a"), engine.url),), told.append))
+        try:
+            await wait_until(lambda: len(told) > 3)
+            engine.answers["/health"] = Answer(500)
+            await wait_until(partial(_told_health, told, False))
+            await wait_until(lambda: len(told) > 8)
+        finally:
+            probing.cancel()
+            await asyncio.gather(probing, return_exceptions=True)
+    events = [record.getMessage().split()[0] for record in caplog.records if record.name == replicas.log.name]
+    assert events == ["event=models_unknown", "event=replica_unhealthy"]
