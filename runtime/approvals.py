@@ -1,7 +1,8 @@
 """What a person is asked, and what the answer becomes. Pure.
 
-One question of a run is open at a time, the first in the order of its calls. A question names its call, so that an
-answer which was meant for another one is told apart.
+All questions of a round are open at the same time, and may be answered in any order; where one is to be asked, it is
+the first in the order of the calls. A question names its call, so that an answer which was meant for another one is
+told apart.
 """
 
 from __future__ import annotations
@@ -36,13 +37,21 @@ class Question:
         return f"{self.known} Repeat the tool call {self.tool} {self.arguments}?"
 
 
-def question(run: RunState) -> Question | None:
-    """What a person has to answer before `run` goes on; None: nothing."""
+def questions(run: RunState) -> tuple[Question, ...]:
+    """All that people have to answer before `run` goes on."""
     step = next_step(run)
     if not isinstance(step, AskApproval):
-        return None
-    asked = run.steps[step.step].calls[step.call]
-    return Question(step.step, step.call, asked.call.name, asked.call.arguments, asked.unknown, asked.answers)
+        return ()
+    return tuple(
+        Question(step.step, position, each.call.name, each.call.arguments, each.unknown, each.answers)
+        for position, each in enumerate(run.steps[step.step].calls)
+        if each.awaits_answer
+    )
+
+
+def question(run: RunState) -> Question | None:
+    """The first of `questions`; None: there is none."""
+    return next(iter(questions(run)), None)
 
 
 def answer(about: Question, allow: bool, now: float) -> Answered:

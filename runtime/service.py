@@ -156,15 +156,16 @@ class Runtime:
     async def approve(self, handle: str, allow: bool, about: approvals.Question | None = None) -> Journal:
         """Answers what the run asks; the answer is durable before anything follows from it.
 
-        `about` is the question that the answer was given to, where that is known: another one stays open. Raises
+        `about` is the question that the answer was given to; None: the first that is open. Others stay open. Raises
         WrongStateError where nothing (or something else) is asked, UnknownRunError or StoreError.
         """
         journal = self.tree.get("handle", handle)
-        asked = approvals.question(journal.run)
-        if asked is None or journal.is_ending or about not in (None, asked):
-            problem = f"run {handle} waits for no approval; it is {journal.run.state}"
-            raise WrongStateError("handle", problem if asked is None else f"run {handle} asks something else by now")
-        return await self._to_the_end(self._answer(journal, approvals.answer(asked, allow, time.time())))
+        asked = () if journal.is_ending else approvals.questions(journal.run)
+        if not asked:
+            raise WrongStateError("handle", f"run {handle} waits for no approval; it is {journal.run.state}")
+        if about is not None and about not in asked:
+            raise WrongStateError("handle", f"run {handle} asks something else by now")
+        return await self._to_the_end(self._answer(journal, approvals.answer(about or asked[0], allow, time.time())))
 
     def tools(self) -> tuple[ServerStatus, ...]:
         """The tool servers and what they offer."""

@@ -114,35 +114,28 @@ class Tasks(Extension):
         if run.end is not None:
             told = self._result(journal).model_dump(mode="json", by_alias=True, exclude_none=True)
             return self._task(run, "completed", result=told)
-        question = approvals.question(run)
-        if question is None:
+        questions = approvals.questions(run)
+        if not questions:
             return self._task(run, "working")
         if not forms.can_be_shown(ctx.session.client_capabilities):
-            return self._task(run, "working", statusMessage=f"{question.text} Answer with the tool approve.")
-        form = forms.request(question).model_dump(mode="json", by_alias=True, exclude_none=True)
-        return self._task(run, "input_required", inputRequests={self._key(run, question): form})
+            return self._task(run, "working", statusMessage=f"{questions[0].text} Answer with the tool approve.")
+        requests = {
+            self._key(run, question): forms.request(question).model_dump(mode="json", by_alias=True, exclude_none=True)
+            for question in questions
+        }
+        return self._task(run, "input_required", inputRequests=requests)
 
     async def _update(self, ctx: RequestContext, params: UpdateParams) -> HandlerResult:
         run = self._find(ctx, params).run
-        question = approvals.question(run)
-        if question is None:
-            return {}
-        about = forms.key(run.run_id, question)
-        # Others answer what is no longer asked, or never was.
-        key = next((each for each in params.input_responses if each.startswith(f"{about}-")), None)
-        if key is None:
-            return {}
-        try:
-            answer = ElicitResult.model_validate(params.input_responses[key])
-            is_chosen = await forms.take(self._runtime, run.run_id, question, answer)
-        except ValidationError:
-            raise MCPError(INVALID_PARAMS, f"inputResponses.{key}: expected the result of an elicitation") from None
-        except StoreError as error:
-            raise MCPError(INTERNAL_ERROR, str(error)) from None
-        if is_chosen:
-            del self._dismissed[about]
-        else:
-            self._dismissed[about] += 1
+        answers = []
+        for question in approvals.questions(run):
+            about = forms.key(run.run_id, question)
+            # Others answer what is no longer asked, or never was.
+            key = next((each for each in params.input_responses if each.startswith(f"{about}-")), None)
+            if key is not None:
+                answers.append((question, _elicited(key, params.input_responses[key])))
+        for question, answer in answers:
+            await self._answer(run.run_id, question, answer)
         return {}
 
     async def _cancel(self, ctx: RequestContext, params: TaskParams) -> HandlerResult:
@@ -152,6 +145,17 @@ class Tasks(Extension):
         except StoreError as error:
             raise MCPError(INTERNAL_ERROR, str(error)) from None
         return {}
+
+    async def _answer(self, handle: str, question: approvals.Question, answer: ElicitResult) -> None:
+        about = forms.key(handle, question)
+        try:
+            is_chosen = await forms.take(self._runtime, handle, question, answer)
+        except StoreError as error:
+            raise MCPError(INTERNAL_ERROR, str(error)) from None
+        if is_chosen:
+            del self._dismissed[about]
+        else:
+            self._dismissed[about] += 1
 
     def _find(self, ctx: RequestContext, params: TaskParams) -> Journal:
         """The run of a request that is as it has to be. Raises MCPError."""
@@ -184,6 +188,13 @@ class Tasks(Extension):
             "pollIntervalMs": POLL_MS,
             **more,
         }
+
+
+def _elicited(key: str, response: Any) -> ElicitResult:
+    try:
+        return ElicitResult.model_validate(response)
+    except ValidationError:
+        raise MCPError(INVALID_PARAMS, f"inputResponses.{key}: expected the result of an elicitation") from None
 
 
 def _iso(at: float) -> str:

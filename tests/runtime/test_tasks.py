@@ -194,6 +194,23 @@ async def test_an_approval_is_asked_and_answered_through_the_task(
     assert done["result"]["structuredContent"]["failedToolCalls"] == failed
 
 
+async def test_all_questions_of_a_round_are_asked_and_each_answer_reaches_its_call(peer: Peer) -> None:
+    names = ("first", "second", "third")
+    calls = "\n".join(f'CALL set_note {{"name": "{name}", "text": "x"}}' for name in names)
+    task = await peer.start(task=calls, approveTools=["set_note"], parallelToolCalls=True)
+    asked = (await peer.until(task, "input_required"))["inputRequests"]
+    keys = {name: key for name in names for key, form in asked.items() if name in form["params"]["message"]}
+    assert set(keys.values()) == set(asked)
+    await peer.answer(task, keys["third"], action="accept", content={"allow": True})
+    assert set((await peer.get(task))["inputRequests"]) == {keys["first"], keys["second"]}
+    await peer.answer(task, keys["second"], action="decline")
+    await peer.answer(task, keys["first"], action="accept", content={"allow": True})
+    done = await peer.until(task, "completed")
+    assert done["result"]["structuredContent"]["failedToolCalls"] == 1
+    ledger = peer.runtime.ledger.read_text()
+    assert [name in ledger for name in names] == [True, False, True]
+
+
 async def test_answers_to_what_is_not_asked_are_ignored(peer: Peer) -> None:
     task = await peer.start(**ASKS)
     key = only_key(await peer.until(task, "input_required"))
