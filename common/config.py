@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
 import sys
 from typing import Annotated, Self
 
@@ -12,12 +11,14 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from common.secret import SECRET_SHAPE, is_secret
+
 _SHARED_PREFIX = "LUFTPAUSE_"
 
 
 def _is_shown_in_headers(secret: SecretStr) -> SecretStr:
-    if re.fullmatch(r"[!-~]+", secret.get_secret_value()) is None:
-        raise ValueError("expected printable ASCII without spaces")
+    if not is_secret(secret.get_secret_value()):
+        raise ValueError(f"expected {SECRET_SHAPE}")
     return secret
 
 

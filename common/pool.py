@@ -11,10 +11,11 @@ import os
 import pathlib
 import re
 import urllib.parse
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from common.ids import ID_SHAPE, ReplicaName, is_id
+from common.secret import SECRET_SHAPE, is_secret
 from common.tables import TableError, is_url, line_of, read_tables
 
 Kind = Literal["generative", "one-shot"]
@@ -33,13 +34,13 @@ class Replica:
     url: str
     """`http[s]://host[:port][/base]`; the path, if any, is the API base (`https://host/v1`), else it is `/v1`."""
     kind: Kind = "generative"
-    """Whether it generates, or answers at once (a classifier)."""
+    """`generative`: it generates; `one-shot`: it answers at once, outside of runs (a classifier)."""
     models: tuple[str, ...] | None = None
     """Model names it serves; absent: learned from its `/v1/models`."""
     key_env: str | None = None
-    """Environment variable that holds its API key."""
+    """Environment variable that holds its API key; excludes `key_file`."""
     key_file: str | None = None
-    """File that holds its API key."""
+    """File that holds its API key; a relative path starts at the folder of the pool file."""
     health_path: str = "/health"
     """Path, on the host of `url`, that answers 2xx while it is healthy."""
     load_from: tuple[str, ...] | None = None
@@ -62,17 +63,22 @@ class Replica:
         return self.origin + (path or "/v1")
 
     def key(self) -> str | None:
-        """The API key, or None where none is configured. Raises PoolError if the variable or the file is missing."""
+        """The API key, or None where none is configured. Raises PoolError if it is missing, or no header carries it."""
         if self.key_env is not None:
             if self.key_env not in os.environ:
                 raise PoolError(f"replica '{self.name}': key_env names {self.key_env}, which is not set")
-            return os.environ[self.key_env].strip()
-        if self.key_file is not None:
+            key, source = os.environ[self.key_env].strip(), f"key_env {self.key_env}"
+        elif self.key_file is not None:
             try:
-                return pathlib.Path(self.key_file).read_text().strip()
-            except OSError as error:
-                raise PoolError(f"replica '{self.name}': key_file cannot be read: {error.strerror}") from None
-        return None
+                key, source = pathlib.Path(self.key_file).read_text().strip(), f"key_file {self.key_file}"
+            except (OSError, UnicodeDecodeError) as error:
+                problem = getattr(error, "strerror", None) or "not UTF-8"
+                raise PoolError(f"replica '{self.name}': key_file {self.key_file} cannot be read: {problem}") from None
+        else:
+            return None
+        if key and not is_secret(key):
+            raise PoolError(f"replica '{self.name}': {source}: the key must be {SECRET_SHAPE}")
+        return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +93,16 @@ class Pool:
 
 
 def load(path: pathlib.Path) -> Pool:
-    """Reads the pool file at `path`. Raises PoolError."""
+    """Reads the pool file at `path`; the paths in it are relative to its folder. Raises PoolError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PoolError(f"pool file {path}: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
-    return parse(text, str(path))
+    return Pool(tuple(_located(replica, path.parent) for replica in parse(text, str(path)).replicas))
+
+
+def _located(replica: Replica, folder: pathlib.Path) -> Replica:
+    return replica if replica.key_file is None else replace(replica, key_file=str(folder / replica.key_file))
 
 
 def parse(text: str, source: str = "pool file") -> Pool:
