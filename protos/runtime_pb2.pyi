@@ -42,6 +42,8 @@ class _RunStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunState.Val
     """It was cancelled, or what is above it was."""
     RUN_STATE_BUDGET_EXCEEDED: _RunState.ValueType  # 7
     """A budget of it, or of what is above it, was spent."""
+    RUN_STATE_MOVED: _RunState.ValueType  # 8
+    """It was exported: it goes on where its bundle was imported."""
 
 class RunState(_RunState, metaclass=_RunStateEnumTypeWrapper):
     """Where a run is."""
@@ -62,6 +64,8 @@ RUN_STATE_CANCELLED: RunState.ValueType  # 6
 """It was cancelled, or what is above it was."""
 RUN_STATE_BUDGET_EXCEEDED: RunState.ValueType  # 7
 """A budget of it, or of what is above it, was spent."""
+RUN_STATE_MOVED: RunState.ValueType  # 8
+"""It was exported: it goes on where its bundle was imported."""
 Global___RunState: _TypeAlias = RunState  # noqa: Y015
 
 class _AwaitMode:
@@ -327,16 +331,20 @@ class RunsWatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HANDLE_FIELD_NUMBER: _builtins.int
+    UNTIL_NOW_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
     """Its handle."""
+    until_now: _builtins.bool
+    """Only what is durable by now: what comes later is not waited for."""
     def __init__(
         self,
         *,
         handle: _builtins.str = ...,
+        until_now: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "until_now", b"until_now"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -757,6 +765,7 @@ class Run(_message.Message):
     OWN_FIELD_NUMBER: _builtins.int
     SUBTREE_FIELD_NUMBER: _builtins.int
     BUDGET_FIELD_NUMBER: _builtins.int
+    FORKED_FROM_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
     """Names it."""
     parent: _builtins.str
@@ -779,6 +788,8 @@ class Run(_message.Message):
     """Seconds since 1970 when it ended; absent: it has not."""
     text: _builtins.str
     """The answer if it completed, else why it did not."""
+    forked_from: _builtins.str
+    """Handle of the run whose first steps it has; empty: it is no fork."""
     @_builtins.property
     def pending_approval(self) -> Global___PendingApproval:
         """What it asks a person; absent: nothing."""
@@ -813,10 +824,11 @@ class Run(_message.Message):
         own: Global___Usage | None = ...,
         subtree: Global___Usage | None = ...,
         budget: Global___Budget | None = ...,
+        forked_from: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ended_at", b"_ended_at", "budget", b"budget", "ended_at", b"ended_at", "own", b"own", "pending_approval", b"pending_approval", "subtree", b"subtree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ended_at", b"_ended_at", "budget", b"budget", "caller", b"caller", "ended_at", b"ended_at", "handle", b"handle", "model", b"model", "own", b"own", "parent", b"parent", "pending_approval", b"pending_approval", "root", b"root", "service_class", b"service_class", "started_at", b"started_at", "state", b"state", "subtree", b"subtree", "task", b"task", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ended_at", b"_ended_at", "budget", b"budget", "caller", b"caller", "ended_at", b"ended_at", "forked_from", b"forked_from", "handle", b"handle", "model", b"model", "own", b"own", "parent", b"parent", "pending_approval", b"pending_approval", "root", b"root", "service_class", b"service_class", "started_at", b"started_at", "state", b"state", "subtree", b"subtree", "task", b"task", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ended_at: _TypeAlias = _typing.Literal["ended_at"]  # noqa: Y015
     _WhichOneofArgType__ended_at: _TypeAlias = _typing.Literal["_ended_at", b"_ended_at"]  # noqa: Y015
@@ -1033,3 +1045,141 @@ class ApproveResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApproveResponse: _TypeAlias = ApproveResponse  # noqa: Y015
+
+@_typing.final
+class ExportRequest(_message.Message):
+    """Which run to move."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    handle: _builtins.str
+    """Its handle; a run without parent."""
+    def __init__(
+        self,
+        *,
+        handle: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportRequest: _TypeAlias = ExportRequest  # noqa: Y015
+
+@_typing.final
+class ExportResponse(_message.Message):
+    """The runs that were moved."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUNDLE_FIELD_NUMBER: _builtins.int
+    bundle: _builtins.bytes
+    """The bundle, as Import takes it."""
+    def __init__(
+        self,
+        *,
+        bundle: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportResponse: _TypeAlias = ExportResponse  # noqa: Y015
+
+@_typing.final
+class ImportRequest(_message.Message):
+    """Runs to take in."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUNDLE_FIELD_NUMBER: _builtins.int
+    bundle: _builtins.bytes
+    """The bundle, as Export gave it."""
+    def __init__(
+        self,
+        *,
+        bundle: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportRequest: _TypeAlias = ImportRequest  # noqa: Y015
+
+@_typing.final
+class ImportResponse(_message.Message):
+    """The runs that were taken in."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def handles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Their handles, the same as before, parents before their children."""
+
+    def __init__(
+        self,
+        *,
+        handles: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handles", b"handles"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportResponse: _TypeAlias = ImportResponse  # noqa: Y015
+
+@_typing.final
+class ForkRequest(_message.Message):
+    """Which run to fork, and where."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    handle: _builtins.str
+    """Its handle."""
+    at: _builtins.int
+    """The step, from 0, that the fork makes anew; it has the steps before, whose tool calls are all over."""
+    def __init__(
+        self,
+        *,
+        handle: _builtins.str = ...,
+        at: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "handle", b"handle"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkRequest: _TypeAlias = ForkRequest  # noqa: Y015
+
+@_typing.final
+class ForkResponse(_message.Message):
+    """The run that was started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    handle: _builtins.str
+    """Names it in every other call."""
+    def __init__(
+        self,
+        *,
+        handle: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkResponse: _TypeAlias = ForkResponse  # noqa: Y015

@@ -73,6 +73,21 @@ class RunsStub:
                 request_serializer=protos_dot_runtime__pb2.ApproveRequest.SerializeToString,
                 response_deserializer=protos_dot_runtime__pb2.ApproveResponse.FromString,
                 _registered_method=True)
+        self.Export = channel.unary_unary(
+                '/luftpause.v1.Runs/Export',
+                request_serializer=protos_dot_runtime__pb2.ExportRequest.SerializeToString,
+                response_deserializer=protos_dot_runtime__pb2.ExportResponse.FromString,
+                _registered_method=True)
+        self.Import = channel.unary_unary(
+                '/luftpause.v1.Runs/Import',
+                request_serializer=protos_dot_runtime__pb2.ImportRequest.SerializeToString,
+                response_deserializer=protos_dot_runtime__pb2.ImportResponse.FromString,
+                _registered_method=True)
+        self.Fork = channel.unary_unary(
+                '/luftpause.v1.Runs/Fork',
+                request_serializer=protos_dot_runtime__pb2.ForkRequest.SerializeToString,
+                response_deserializer=protos_dot_runtime__pb2.ForkResponse.FromString,
+                _registered_method=True)
 
 
 class RunsServicer:
@@ -131,6 +146,28 @@ class RunsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Export(self, request, context):
+        """Moves a run and everything below it out of this store, into a bundle that another runtime can go on with. When this
+        answers, the runs are durably marked as moved and take no more writes here. Asked again, it gives the same bundle.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Import(self, request, context):
+        """Takes in the runs of a bundle, which go on at once. A bundle is taken once, and never by the store it came from.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Fork(self, request, context):
+        """Starts a run that has another one's steps up to a point, and its own from there on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RunsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -168,6 +205,21 @@ def add_RunsServicer_to_server(servicer, server):
                     servicer.Approve,
                     request_deserializer=protos_dot_runtime__pb2.ApproveRequest.FromString,
                     response_serializer=protos_dot_runtime__pb2.ApproveResponse.SerializeToString,
+            ),
+            'Export': grpc.unary_unary_rpc_method_handler(
+                    servicer.Export,
+                    request_deserializer=protos_dot_runtime__pb2.ExportRequest.FromString,
+                    response_serializer=protos_dot_runtime__pb2.ExportResponse.SerializeToString,
+            ),
+            'Import': grpc.unary_unary_rpc_method_handler(
+                    servicer.Import,
+                    request_deserializer=protos_dot_runtime__pb2.ImportRequest.FromString,
+                    response_serializer=protos_dot_runtime__pb2.ImportResponse.SerializeToString,
+            ),
+            'Fork': grpc.unary_unary_rpc_method_handler(
+                    servicer.Fork,
+                    request_deserializer=protos_dot_runtime__pb2.ForkRequest.FromString,
+                    response_serializer=protos_dot_runtime__pb2.ForkResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -363,6 +415,87 @@ class Runs:
             '/luftpause.v1.Runs/Approve',
             protos_dot_runtime__pb2.ApproveRequest.SerializeToString,
             protos_dot_runtime__pb2.ApproveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Export(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luftpause.v1.Runs/Export',
+            protos_dot_runtime__pb2.ExportRequest.SerializeToString,
+            protos_dot_runtime__pb2.ExportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Import(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luftpause.v1.Runs/Import',
+            protos_dot_runtime__pb2.ImportRequest.SerializeToString,
+            protos_dot_runtime__pb2.ImportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fork(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luftpause.v1.Runs/Fork',
+            protos_dot_runtime__pb2.ForkRequest.SerializeToString,
+            protos_dot_runtime__pb2.ForkResponse.FromString,
             options,
             channel_credentials,
             insecure,

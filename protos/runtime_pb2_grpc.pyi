@@ -51,6 +51,14 @@ class RunsStub:
     """Ends a run and everything below it. Durable when this answers."""
     Approve: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ApproveRequest, _runtime_pb2.ApproveResponse]
     """Answers what a run asks a person. The answer is durable before anything follows from it."""
+    Export: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ExportRequest, _runtime_pb2.ExportResponse]
+    """Moves a run and everything below it out of this store, into a bundle that another runtime can go on with. When this
+    answers, the runs are durably marked as moved and take no more writes here. Asked again, it gives the same bundle.
+    """
+    Import: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ImportRequest, _runtime_pb2.ImportResponse]
+    """Takes in the runs of a bundle, which go on at once. A bundle is taken once, and never by the store it came from."""
+    Fork: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ForkRequest, _runtime_pb2.ForkResponse]
+    """Starts a run that has another one's steps up to a point, and its own from there on."""
 
 @_typing.type_check_only
 class RunsAsyncStub(RunsStub):
@@ -75,6 +83,14 @@ class RunsAsyncStub(RunsStub):
     """Ends a run and everything below it. Durable when this answers."""
     Approve: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ApproveRequest, _runtime_pb2.ApproveResponse]  # type: ignore[assignment]
     """Answers what a run asks a person. The answer is durable before anything follows from it."""
+    Export: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ExportRequest, _runtime_pb2.ExportResponse]  # type: ignore[assignment]
+    """Moves a run and everything below it out of this store, into a bundle that another runtime can go on with. When this
+    answers, the runs are durably marked as moved and take no more writes here. Asked again, it gives the same bundle.
+    """
+    Import: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ImportRequest, _runtime_pb2.ImportResponse]  # type: ignore[assignment]
+    """Takes in the runs of a bundle, which go on at once. A bundle is taken once, and never by the store it came from."""
+    Fork: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ForkRequest, _runtime_pb2.ForkResponse]  # type: ignore[assignment]
+    """Starts a run that has another one's steps up to a point, and its own from there on."""
 
 class RunsServicer(metaclass=_abc_1.ABCMeta):
     """Starts runs, waits for them, tells of them. Runs are detached: whoever leaves stops none, and any client that has a
@@ -138,5 +154,31 @@ class RunsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_runtime_pb2.ApproveResponse, _abc.Awaitable[_runtime_pb2.ApproveResponse]]:
         """Answers what a run asks a person. The answer is durable before anything follows from it."""
+
+    @_abc_1.abstractmethod
+    def Export(
+        self,
+        request: _runtime_pb2.ExportRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runtime_pb2.ExportResponse, _abc.Awaitable[_runtime_pb2.ExportResponse]]:
+        """Moves a run and everything below it out of this store, into a bundle that another runtime can go on with. When this
+        answers, the runs are durably marked as moved and take no more writes here. Asked again, it gives the same bundle.
+        """
+
+    @_abc_1.abstractmethod
+    def Import(
+        self,
+        request: _runtime_pb2.ImportRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runtime_pb2.ImportResponse, _abc.Awaitable[_runtime_pb2.ImportResponse]]:
+        """Takes in the runs of a bundle, which go on at once. A bundle is taken once, and never by the store it came from."""
+
+    @_abc_1.abstractmethod
+    def Fork(
+        self,
+        request: _runtime_pb2.ForkRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runtime_pb2.ForkResponse, _abc.Awaitable[_runtime_pb2.ForkResponse]]:
+        """Starts a run that has another one's steps up to a point, and its own from there on."""
 
 def add_RunsServicer_to_server(servicer: RunsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

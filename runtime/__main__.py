@@ -22,13 +22,12 @@ from runtime.llm import Model
 from runtime.lock import LockedError, holding
 from runtime.records import JournalError
 from runtime.service import Runtime
-from runtime.sqlite_store import SqliteStore
+from runtime.sqlite_store import STORE_FILE, SqliteStore
 from runtime.store import ConflictError, Store, StoreError
 from runtime.tool_config import Server as ToolServer
 from runtime.tool_config import ToolConfigError, load
 from runtime.toolbox import Toolbox
 
-STORE_FILE = "runs.db"
 STATE_KEY = "mcp-state-key"
 """Key of the store's value that seals what MCP clients hold of a question."""
 

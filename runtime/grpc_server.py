@@ -30,6 +30,9 @@ STOP_GRACE_S = 0.2
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 """A long run's conversation is one message."""
 
+BUNDLE_BYTES_MAX = MESSAGE_BYTES_MAX - 1024
+"""A bundle is one message too, with little around it."""
+
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),  # else a second runtime would share the port unnoticed
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -64,7 +67,7 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
         """Ends with the run."""
         async with _refusing(context):
             number = 0
-            async for record in self._runtime.watch(request.handle):
+            async for record in self._runtime.watch(request.handle, until_now=request.until_now):
                 yield wire.write_record(number, record, self._subtree)
                 number += 1
 
@@ -102,6 +105,23 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
         async with _refusing(context):
             journal = await self._runtime.approve(request.handle, request.allow)
             return pb.ApproveResponse(run=self._told(journal.run))
+
+    async def Export(self, request: pb.ExportRequest, context: Context) -> pb.ExportResponse:  # noqa: N802
+        """Answers when the runs are marked as moved."""
+        async with _refusing(context):
+            return pb.ExportResponse(bundle=await self._runtime.export(request.handle, BUNDLE_BYTES_MAX))
+
+    async def Import(self, request: pb.ImportRequest, context: Context) -> pb.ImportResponse:  # noqa: N802
+        """Answers when the runs are durable here."""
+        async with _refusing(context):
+            journals = await self._runtime.import_(request.bundle)
+            return pb.ImportResponse(handles=[journal.run.run_id for journal in journals])
+
+    async def Fork(self, request: pb.ForkRequest, context: Context) -> pb.ForkResponse:  # noqa: N802
+        """Answers when the new run is durable."""
+        async with _refusing(context):
+            journal = await self._runtime.fork(request.handle, request.at)
+            return pb.ForkResponse(handle=journal.run.run_id)
 
     def _subtree(self, run: RunState) -> Usage:
         return self._runtime.tree.usage(self._runtime.tree.get("handle", run.run_id))

@@ -27,7 +27,7 @@ class JournalError(Exception):
 
 
 class State(StrEnum):
-    """Where a run is. The last four are its ends."""
+    """Where a run is. The last five are its ends."""
 
     RUNNING = "Running"
     AWAITING_APPROVAL = "AwaitingApproval"
@@ -36,6 +36,8 @@ class State(StrEnum):
     FAILED = "Failed"
     CANCELLED = "Cancelled"
     BUDGET_EXCEEDED = "BudgetExceeded"
+    MOVED = "Moved"
+    """It was exported: this store has it no longer, and it goes on elsewhere."""
 
     @property
     def is_end(self) -> bool:
@@ -43,7 +45,7 @@ class State(StrEnum):
         return self in _ENDS
 
 
-_ENDS = frozenset((State.COMPLETED, State.FAILED, State.CANCELLED, State.BUDGET_EXCEEDED))
+_ENDS = frozenset((State.COMPLETED, State.FAILED, State.CANCELLED, State.BUDGET_EXCEEDED, State.MOVED))
 
 
 class RunClass(StrEnum):
@@ -114,6 +116,8 @@ class Started(Record, frozen=True, kw_only=True, tag="started"):
     caller: str
     order: Order
     traceparent: str | None = None
+    forked_from: str | None = None
+    """The run whose first steps it has, with those records that follow at once."""
 
 
 class Replied(Record, frozen=True, kw_only=True, tag="replied"):

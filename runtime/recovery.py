@@ -37,8 +37,8 @@ async def read_run(store: Store, run_id: str) -> RunState:
         raise JournalError(f"run {run_id}: {error}") from None
 
 
-async def recover(store: Store, fence: Fence) -> list[Journal]:
-    """Every run, parents before their children, with the calls marked that nobody knows about.
+async def load(store: Store, fence: Fence) -> list[Journal]:
+    """Every run as it is, parents before their children.
 
     Raises JournalError for the first journal that cannot be read: to skip it would be to forget what it did.
     """
@@ -47,12 +47,18 @@ async def recover(store: Store, fence: Fence) -> list[Journal]:
         run = await read_run(store, run_id)
         journals.append(Journal(store, fence, run if run.end is None else run.summary()))
     journals.sort(key=lambda journal: (journal.run.started_at, journal.run.run_id))
-    lost = ((journal, tuple(_lost(journal.run, time.time()))) for journal in journals)
+    return journals
+
+
+async def recover(store: Store, fence: Fence) -> list[Journal]:
+    """As `load`, with the calls marked that nobody knows about. Raises JournalError or StoreError."""
+    journals = await load(store, fence)
+    lost = ((journal, tuple(lost_calls(journal.run, time.time()))) for journal in journals)
     await asyncio.gather(*(journal.append(*records) for journal, records in lost if records))
     return journals
 
 
-def _lost(run: RunState, now: float) -> Iterator[LostTrack]:
+def lost_calls(run: RunState, now: float) -> Iterator[LostTrack]:
     """The calls of an unfinished run whose outcome nobody knows, and that must not be made again by themselves."""
     if run.end is not None or not run.steps:
         return

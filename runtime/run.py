@@ -134,6 +134,7 @@ class RunState:
     caller: str
     order: Order
     traceparent: str | None
+    forked_from: str | None
     started_at: float
     updated_at: float
     """Time of the last record."""
@@ -179,6 +180,7 @@ def apply(run: RunState | None, record: AnyRecord) -> RunState:
             caller=record.caller,
             order=record.order,
             traceparent=record.traceparent,
+            forked_from=record.forked_from,
             started_at=record.at,
             updated_at=record.at,
         )

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
 from common.ids import cut_caller
-from runtime import approvals, budgets, orders, recovery
+from runtime import approvals, budgets, moves, orders, recovery
 from runtime.executor import Executor
 from runtime.journal import Fence, Journal
 from runtime.llm import Model
@@ -108,7 +107,7 @@ class Runtime:
         model = request.model if request.model is not None else await self._model_for(parent)
         order = orders.check(request, model, parent.run if parent else None, self._missing_tool)
         now = time.time()
-        run_id = f"run-{int(now * 1000):012x}-{secrets.token_hex(6)}"
+        run_id = moves.new_run_id(now)
         started = Started(
             at=now,
             run_id=run_id,
@@ -167,6 +166,22 @@ class Runtime:
             raise WrongStateError("handle", f"run {handle} asks something else by now")
         return await self._to_the_end(self._answer(journal, approvals.answer(about or asked[0], allow, time.time())))
 
+    async def export(self, handle: str, bytes_max: int) -> bytes:
+        """Moves the run and all below it out of this store: a bundle. The same one, if they have been moved before.
+
+        Raises WrongStateError (also where the bundle would be longer than `bytes_max`), UnknownRunError or StoreError.
+        """
+        return await self._to_the_end(self._export(moves.root(self.tree, handle), bytes_max))
+
+    async def import_(self, bundle: bytes) -> list[Journal]:
+        """Takes in the runs of a bundle, which go on. Raises InvalidArgumentError, WrongStateError or StoreError."""
+        return await self._to_the_end(self._import(bundle))
+
+    async def fork(self, handle: str, at: int) -> Journal:
+        """Starts a run that has the steps before `at` of another one. Raises RefusedError or StoreError."""
+        source = self.tree.get("handle", handle)
+        return await self._to_the_end(self._fork(source, at))
+
     def tools(self) -> tuple[ServerStatus, ...]:
         """The tool servers and what they offer."""
         return self._toolbox.status()
@@ -176,8 +191,11 @@ class Runtime:
         journal = self.tree.get("handle", handle)
         return journal.run if journal.run.end is None else await recovery.read_run(self._store, handle)
 
-    async def watch(self, handle: str) -> AsyncIterator[AnyRecord]:
-        """The run's records from its start, as they come, until its end. Raises UnknownRunError or StoreError."""
+    async def watch(self, handle: str, *, until_now: bool = False) -> AsyncIterator[AnyRecord]:
+        """The run's records from its start, as they come, until its end (or `until_now`: those there are).
+
+        Raises UnknownRunError or StoreError.
+        """
         journal = self.tree.get("handle", handle)
         seen = 0
         while True:
@@ -190,6 +208,8 @@ class Runtime:
                     seen += 1
                     if isinstance(record, Ended):
                         return
+                if until_now:
+                    return
                 await changed
             finally:
                 changed.cancel()
@@ -210,6 +230,26 @@ class Runtime:
         if parent is not None and (parent.is_ending or parent.run.state in _TAKES_CHILDREN_ALONG):
             # It was cancelled while the child's start was being written.
             await self._end_subtree(journal, State.CANCELLED, CANCELLED)
+        await self._go_on(journal)
+        return journal
+
+    async def _export(self, top: Journal, bytes_max: int) -> bytes:
+        if await moves.size(self._store, self.tree.down(top)) > bytes_max:
+            raise WrongStateError("handle", f"its bundle has over {bytes_max} bytes; stop the runtime first")
+        await self._end_subtree(top, State.MOVED, moves.MOVED)
+        return await moves.pack(self._store, self._fence, self.tree.down(top))
+
+    async def _import(self, bundle: bytes) -> list[Journal]:
+        journals = await moves.unpack(self._store, self._fence, bundle)
+        for journal in journals:
+            self.tree.add(journal)
+        for journal in journals:
+            await self._go_on(journal)
+        return journals
+
+    async def _fork(self, source: Journal, at: int) -> Journal:
+        journal = await moves.fork(self._store, self._fence, source, at)
+        self.tree.add(journal)
         await self._go_on(journal)
         return journal
 

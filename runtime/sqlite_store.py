@@ -21,6 +21,8 @@ from typing import Any, Self
 
 from runtime.store import Append, ConflictError, ReadOnlyError, StoreError
 
+STORE_FILE = "runs.db"
+"""Its name in a state folder."""
 SCHEMA_VERSION = 1
 """`PRAGMA user_version` of the file."""
 BATCH_MAX = 512

@@ -33,6 +33,7 @@ STATES = {
     State.FAILED: pb.RUN_STATE_FAILED,
     State.CANCELLED: pb.RUN_STATE_CANCELLED,
     State.BUDGET_EXCEEDED: pb.RUN_STATE_BUDGET_EXCEEDED,
+    State.MOVED: pb.RUN_STATE_MOVED,
 }
 _CLASSES = {RunClass.INTERACTIVE: turn_pb2.RUN_CLASS_INTERACTIVE, RunClass.BATCH: turn_pb2.RUN_CLASS_BATCH}
 _MODES = {pb.AWAIT_MODE_UNSPECIFIED: "all", pb.AWAIT_MODE_ALL: "all", pb.AWAIT_MODE_ANY: "any"}
@@ -101,6 +102,7 @@ def write_run(run: RunState, subtree: Usage, task_chars: int | None = SUMMARY_CH
         own=_usage(run.usage),
         subtree=_usage(subtree),
         budget=pb.Budget(tokens=limits.tokens, tool_calls=limits.tool_calls, seconds=limits.seconds),
+        forked_from=run.forked_from or "",
     )
     if asked is not None:
         told.pending_approval.CopyFrom(
