@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.runtime.service_process import RuntimeProcess, running_runtime
+from tests.runtime.service_process import RuntimeProcess, running_runtime, tracebacks
 from tests.stack import environment
 
 
@@ -69,3 +69,13 @@ def test_it_says_once_where_it_listens(runtime: RuntimeProcess) -> None:
     assert runtime.service is not None
     (line,) = (line for line in runtime.service.text().splitlines() if "event=listening" in line)
     assert f"port={runtime.port} grpc_port={runtime.grpc_port}" in line
+
+
+def test_only_one_entry_of_the_sdk_may_have_a_traceback() -> None:
+    head = "2026-07-28 10:00:00,000 level=ERROR logger="
+    known = f"{head}mcp.server.streamable_http Error\nTraceback (most recent call last):\nanyio.ClosedResourceError\n"
+    ours = f"{head}runtime Error\nTraceback (most recent call last):\nanyio.ClosedResourceError\n"
+    bare = "Traceback (most recent call last):\nValueError\n"
+    assert tracebacks(known + f"{head}runtime fine\n" + known) == []
+    assert tracebacks(known + ours + known) == [ours]
+    assert tracebacks(bare + known) == [bare]
