@@ -21,6 +21,12 @@ MARKER = VENV / ".luftpause"
 PYTHON = VENV / "bin" / "python"
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 """The second holds all of the first."""
+PIP_LOCK = "tools/pip.lock"
+PIP = (
+    *(str(PYTHON), "-I", "-m", "pip", "--disable-pip-version-check", "--no-input"),
+    *("install", "--quiet", "--no-deps", "--require-hashes", "--no-compile"),
+)
+"""Modules are compiled when they are first imported: compiling all takes as long as the rest, and most are never used."""
 
 
 def is_current(lock: str) -> bool:
@@ -52,11 +58,12 @@ def install(lock: str) -> None:
         # Before the venv is cleared nothing of it may look whole.
         shutil.rmtree(MARKER, ignore_errors=True)
         run(sys.executable, "-I", "-m", "venv", "--clear", str(VENV))
+        # The pip that comes with Python may be years old, and then takes twice as long to choose files.
+        run(*PIP, "-r", str(ROOT / PIP_LOCK))
     (VENV / ".incomplete").touch()
     count = sum("==" in line for line in (ROOT / lock).read_text().splitlines())
     say(f"installing {count} packages from {lock}")
-    pip = [str(PYTHON), "-I", "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
-    run(*pip, "--no-deps", "--require-hashes", "-r", str(ROOT / lock))
+    run(*PIP, "-r", str(ROOT / lock))
     MARKER.mkdir(exist_ok=True)
     for name in LOCKS[: LOCKS.index(lock) + 1]:
         shutil.copyfile(ROOT / name, MARKER / name)

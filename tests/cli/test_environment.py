@@ -29,7 +29,7 @@ def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
     (folder / "cli" / "__main__.py").write_text(CLI)
     shutil.copy(ROOT / "luftpause", folder)
     shutil.copy(ROOT / "tools" / "environment.py", folder / "tools")
-    for name in ("requirements.lock", "requirements-dev.lock"):
+    for name in ("requirements.lock", "requirements-dev.lock", "tools/pip.lock"):
         (folder / name).write_text("# nothing\n")
     return folder
 
@@ -103,7 +103,7 @@ class Steps:
 
 def test_an_environment_is_kept_while_it_is_whole_current_and_in_its_place(checkout: pathlib.Path) -> None:
     steps = Steps(checkout)
-    assert steps.make() == ["clear", "requirements.lock"]
+    assert steps.make() == ["clear", "pip.lock", "requirements.lock"]
     assert steps.make() == []
     assert steps.make("requirements-dev.lock") == ["requirements-dev.lock"]
     assert steps.make() == []
@@ -111,11 +111,11 @@ def test_an_environment_is_kept_while_it_is_whole_current_and_in_its_place(check
     assert steps.make() == ["requirements.lock"]
     (checkout / ".venv" / ".incomplete").touch()
     (checkout / "requirements.lock").write_text("# changed again\n")
-    assert steps.make() == ["clear", "requirements.lock"]
+    assert steps.make() == ["clear", "pip.lock", "requirements.lock"]
     steps.move(checkout.rename(checkout.parent / "moved"))
-    assert steps.make() == ["clear", "requirements.lock"]
+    assert steps.make() == ["clear", "pip.lock", "requirements.lock"]
     (steps.module.PYTHON).unlink()
-    assert steps.make() == ["clear", "requirements.lock"]
+    assert steps.make() == ["clear", "pip.lock", "requirements.lock"]
 
 
 def test_without_a_python_one_line_says_what_is_missing(checkout: pathlib.Path) -> None:
