@@ -26,7 +26,7 @@ PIP = (
     *(str(PYTHON), "-I", "-m", "pip", "--disable-pip-version-check", "--no-input"),
     *("install", "--quiet", "--no-deps", "--require-hashes", "--no-compile"),
 )
-"""Modules are compiled when they are first imported: compiling all takes as long as the rest, and most are never used."""
+"""Modules are compiled when first imported: compiling all takes as long as the rest, and most are never used."""
 
 
 def is_current(lock: str) -> bool:
