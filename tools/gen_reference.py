@@ -96,10 +96,16 @@ def command_line() -> Iterator[str]:
 
 def _commands(path: str, command: Any) -> Iterator[str]:
     context = typer.Context(command, info_name=path)
-    if hasattr(command, "list_commands"):
-        for name in command.list_commands(context):
-            yield from _commands(f"{path} {name}", command.get_command(context, name))
+    if not hasattr(command, "list_commands"):
+        yield from _command(path, command)
         return
+    if command.invoke_without_command:
+        yield from _command(path, command)
+    for name in command.list_commands(context):
+        yield from _commands(f"{path} {name}", command.get_command(context, name))
+
+
+def _command(path: str, command: Any) -> Iterator[str]:
     yield f"### `{path}`\n\n{' '.join((command.help or '').split())}\n"
     rows = [_option(param) for param in command.params if param.name != "help"]
     if rows:
@@ -108,8 +114,10 @@ def _commands(path: str, command: Any) -> Iterator[str]:
 
 def _option(param: Any) -> tuple[str, str, str]:
     if param.param_type_name == "argument":
-        return f"`{param.name.upper()}…`", "none", param.help or ""
+        name = param.metavar or param.name.upper()
+        return (f"`{name}`", "needed", param.help or "") if param.required else (f"`{name}…`", "none", param.help or "")
     default = param.show_default if isinstance(param.show_default, str) else _default(param.default)
+    default = "needed" if param.required else default
     names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
     metavar = f" `{param.metavar}`" if param.metavar else ""
     environment = f" Environment: `{param.envvar}`." if param.envvar else ""
