@@ -15,7 +15,10 @@ app = typer.Typer(
 
 @app.command()
 def core(print_json: options.Json = False) -> None:
-    """Events a second of the scheduler's core, and how their cost grows with runs and held turns."""
+    """Events a second of the scheduler's core, and how their cost grows with runs and held turns.
+
+    Its bar is for a quiet machine. Takes about a minute.
+    """
     from loadgen.bench_core import main  # noqa: PLC0415 - each start of the command line would pay for it
 
     raise typer.Exit(main(json_output=print_json))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import pathlib
 import random
 import signal
@@ -28,7 +27,6 @@ from loadgen import report
 from loadgen.driver import Load, LoadError, Target, first_model
 from loadgen.workload import Group, RunClass, ToolStyle, Workload
 
-TOKEN_ENV_DEFAULT = "LUFTPAUSE_TOKEN"  # noqa: S105 - the name of a variable
 TARGET_DEFAULT = "http://127.0.0.1:8080/v1"
 USUAL = Workload()
 LINE_EVERY_S = 10.0
@@ -47,14 +45,16 @@ def load(
     ] = "",
     state_folder: options.State = options.DEFAULT_STATE,
     model: Annotated[str, typer.Option(help="Model. Unset: the first that the target lists.")] = "",
-    token_env: Annotated[str, typer.Option(help="Environment variable that holds the token.")] = TOKEN_ENV_DEFAULT,
+    token_env: Annotated[str, typer.Option(help="Environment variable that holds the token.")] = options.TOKEN_VARIABLE,
     turns: Annotated[int, typer.Option(min=1, help="Turns of a run.")] = USUAL.turns,
     context_chars: Annotated[int, typer.Option(min=0, help="Characters a run starts with.")] = USUAL.context_chars,
     growth_chars: Annotated[int, typer.Option(min=0, help="Characters of a tool's result.")] = USUAL.growth_chars,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a reply.")] = USUAL.max_tokens,
     tool_s_min: Annotated[float, typer.Option(min=0.0, help="Shortest time a tool works, seconds.")] = USUAL.tool_s_min,
     tool_s_max: Annotated[float, typer.Option(min=0.0, help="Longest time a tool works, seconds.")] = USUAL.tool_s_max,
-    tools: Annotated[ToolStyle, typer.Option(help="Tool calls as text, or by the API.")] = USUAL.tools,
+    tools: Annotated[
+        ToolStyle, typer.Option(help="Tool calls by the API, or as text, for engines without tools.")
+    ] = USUAL.tools,
     ignore_eos: Annotated[
         bool, typer.Option(help="Ask the engine for replies of exactly --max-tokens.")
     ] = USUAL.ignore_eos,
@@ -68,12 +68,14 @@ def load(
         workload = Workload(turns, context_chars, growth_chars, max_tokens, tool_s_min, tool_s_max, ignore_eos, tools)
         group = Group(agents, run_class, _printable(caller), workload)
         base_url = _base_url(target or _running(state_folder) or TARGET_DEFAULT)
-        token = os.environ.get(token_env) or None
+        token = options.token(token_env)
         chosen = model or asyncio.run(first_model(base_url, token))
         aim = Target(base_url, chosen, token, send_headers=headers, end_runs=end_runs)
         number = random.randrange(1 << 32) if seed is None else seed
         figures = uvloop.run(_perform(Load(aim, [group], number), warmup_s, duration_s))
-    except (LoadError, ValueError, state.StateError) as error:
+    except ValueError as error:
+        options.misused(str(error))
+    except (LoadError, state.StateError) as error:
         options.fail(str(error))
     figures = {"target": base_url, "model": chosen, "seed": number, **figures}
     if as_json:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how a command fails."""
+"""Options that several commands share, and how a command fails: with 2 if it was called wrongly, else with 1."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli import state
+from common.secret import SECRET_SHAPE, is_secret
 
 State = Annotated[
     pathlib.Path,
@@ -22,17 +23,30 @@ State = Annotated[
         resolve_path=True,
     ),
 ]
+TOKEN_VARIABLE = "LUFTPAUSE_TOKEN"  # noqa: S105 - the name of a variable
 DEFAULT_STATE = state.DEFAULT
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
-def token() -> str | None:
-    """The token that is shown to the services."""
-    return os.environ.get("LUFTPAUSE_TOKEN") or None
+def token(variable: str = TOKEN_VARIABLE) -> str | None:
+    """The token that is shown to the services. Ends the command where no header can carry it."""
+    found = os.environ.get(variable) or None
+    if found is not None and not is_secret(found):
+        misused(f"{variable}: expected {SECRET_SHAPE}")
+    return found
 
 
 def fail(text: str) -> NoReturn:
     """Ends the command with `text` on stderr and exit code 1."""
+    _end(text, 1)
+
+
+def misused(text: str) -> NoReturn:
+    """Ends the command with `text` on stderr and exit code 2: options or variables of the call are wrong."""
+    _end(text, 2)
+
+
+def _end(text: str, code: int) -> NoReturn:
     print(f"luftpause: {text}", file=sys.stderr)
-    raise typer.Exit(1)
+    raise typer.Exit(code)

@@ -14,6 +14,7 @@ import json
 import platform
 import random
 import statistics
+import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ EVENTS_PER_S_MIN = 20_000
 GROWTH_MAX = 1.5
 """The large state's median and 99th percentile against the small one's."""
 KINDS = ("TurnArrived", "TurnStarted", "FirstTokenSeen", "TurnEnded")
+TURNS = 20_000
 _REPLICAS = 8
 _PLACES = 16
 _CALLERS = 12
@@ -110,7 +112,7 @@ class Load:
         self.flying += [effect.turn_id for effect in effects if isinstance(effect, PlaceTurn)]
 
 
-def measure(turns: int = 20_000, seed: int = 1) -> dict[str, object]:
+def measure(turns: int, seed: int = 1) -> dict[str, object]:
     """Runs both loads for `turns` turns each. Times in µs; `growth` is the large state's figure over the small
     one's."""
     small = Load(1_000, 100, random.Random(seed))
@@ -150,13 +152,14 @@ def _quantile(values: list[float], share: float) -> float:
 
 def main(json_output: bool) -> int:
     """Prints the figures; 0 if both bars hold, else 1."""
-    report = measure()
+    print(f"preparing two states, then {TURNS:,} turns through each: about a minute", file=sys.stderr, flush=True)
+    report = measure(TURNS)
     if json_output:
         print(json.dumps(report))
         return 0 if report["passed"] else 1
     console = Console()
     table = Table(title=f"µs a decision: 1,000 runs and 100 held turns, 100,000 and 10,000 ({report['machine']})")
-    for column in ("event", "p50 small", "p50 large", "growth", "p99 small", "p99 large", "growth"):
+    for column in ("event", "p50\nsmall", "p50\nlarge", "grows\nby", "p99\nsmall", "p99\nlarge", "grows\nby"):
         table.add_column(column, justify="left" if column == "event" else "right")
     kinds = report["kinds"]
     assert isinstance(kinds, dict)
@@ -167,4 +170,6 @@ def main(json_output: bool) -> int:
     verdict = "holds" if report["passed"] else "MISSED"
     rate = f"{report['events_per_s']:,} events/s in the large state (bar: {EVENTS_PER_S_MIN:,})"
     console.print(f"{rate}; growth at most {GROWTH_MAX}: {verdict}")
+    if not report["passed"]:
+        console.print("The bar is for a quiet machine: other work on it makes caches cold and figures worse.")
     return 0 if report["passed"] else 1

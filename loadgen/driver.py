@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import random
 import time
 import uuid
@@ -37,6 +38,8 @@ START_S_MAX = 1.0
 """All agents have begun within this time."""
 RETRY_S_DEFAULT = 1.0
 RETRY_S_MAX = 60.0
+MESSAGE_CHARS_MAX = 200
+"""Of what a server says with a refusal."""
 
 
 class LoadError(Exception):
@@ -109,7 +112,7 @@ class Load:
             finally:
                 await self._end_run(run_id, headers)
             if fault is not None:
-                self.tallies[number].add_error(fault)
+                self.tallies[number].add_error(fault.kind, fault.message)
                 await asyncio.sleep(PAUSE_AFTER_FAULT_S)
 
     def _headers(self, group: Group, run_id: str) -> dict[str, str]:
@@ -121,14 +124,14 @@ class Load:
                 headers["x-luftpause-caller"] = group.caller
         return headers
 
-    async def _run(self, number: int, conversation: Conversation, headers: dict[str, str]) -> str | None:
-        """One run; the kind of fault that ended it early, or None."""
+    async def _run(self, number: int, conversation: Conversation, headers: dict[str, str]) -> _TurnFailedError | None:
+        """One run; the fault that ended it early, or None."""
         begun_s = time.perf_counter()
         while not conversation.is_over:
             try:
                 turn, reply = await self._turn(number, conversation.body(), headers)
             except _TurnFailedError as fault:
-                return fault.kind
+                return fault
             self.tallies[number].add_turn(turn)
             tool_s = conversation.take_reply(reply.text, reply.tool_calls)
             if tool_s is not None:
@@ -151,7 +154,7 @@ class Load:
                         self.tallies[number].retries[str(response.status)] += 1
                         wait_s = retry_after_s(response.headers.get("retry-after"))
                     elif response.status != 200:
-                        raise _TurnFailedError(f"status {response.status}")
+                        raise _TurnFailedError(f"status {response.status}", message_of(await response.read()))
                     else:
                         while data := await response.content.readany():
                             reply.feed(data, time.perf_counter())
@@ -174,9 +177,11 @@ class Load:
 class _TurnFailedError(Exception):
     """A turn failed for good."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, message: str = "") -> None:
         super().__init__(kind)
         self.kind = kind
+        self.message = message
+        """What the server said, for people."""
 
 
 def _kind(error: Exception) -> str:
@@ -232,6 +237,33 @@ def _session(token: str | None) -> aiohttp.ClientSession:
     )
 
 
+def _plain(error: Exception) -> str:
+    """Why there was no answer. aiohttp's own text says "ssl:default" of http URLs too."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        number = error.os_error.errno or 0
+        return os.strerror(number) if number > 0 else error.os_error.strerror or str(error.os_error)
+    if isinstance(error, TimeoutError):
+        return f"no answer within {ASIDE_TIMEOUT_S:.0f} s"
+    return str(error) or type(error).__name__
+
+
+def message_of(body: bytes) -> str:
+    """What the body of a refusal says, in one line: its `error.message`, else its beginning."""
+    try:
+        text = msgspec.json.decode(body, type=_Refusal).error.message
+    except msgspec.MsgspecError:
+        text = body.decode(errors="replace")
+    return " ".join(text.split())[:MESSAGE_CHARS_MAX]
+
+
+class _Said(msgspec.Struct):
+    message: str
+
+
+class _Refusal(msgspec.Struct):
+    error: _Said
+
+
 class _Named(msgspec.Struct):
     id: str
 
@@ -247,9 +279,9 @@ async def first_model(base_url: str, token: str | None) -> str:
         async with asyncio.timeout(ASIDE_TIMEOUT_S), _session(token) as session, session.get(url) as response:
             body = await response.read()
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise LoadError(f"{url}: {str(error) or type(error).__name__}") from None
+        raise LoadError(f"{url}: {_plain(error)}") from None
     if response.status != 200:
-        raise LoadError(f"{url}: status {response.status}: {body[:200].decode(errors='replace')}")
+        raise LoadError(f"{url}: status {response.status}: {message_of(body)}")
     try:
         models = msgspec.json.decode(body, type=_Models).data
     except msgspec.MsgspecError as error:

@@ -66,6 +66,8 @@ class Tally:
     completion_tokens: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     """Failed turns, by what went wrong."""
+    messages: dict[str, str] = field(default_factory=dict)
+    """What the server said of the first one of a kind, where it said something."""
     retries: Counter[str] = field(default_factory=Counter)
     """Attempts answered with 429 or 503 and made again, by status."""
     run_s: Histogram = field(default_factory=Histogram)
@@ -90,7 +92,9 @@ class Tally:
         self.runs += 1
         self.run_s.add(run_s)
 
-    def add_error(self, kind: str) -> None:
-        """Counts one failed turn, and its run with it."""
+    def add_error(self, kind: str, message: str = "") -> None:
+        """Counts one failed turn, and its run with it. `message` is what the server said, if anything."""
         self.errors[kind] += 1
+        if message:
+            self.messages.setdefault(kind, message)
         self.runs_failed += 1

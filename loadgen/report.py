@@ -23,7 +23,8 @@ def figures(group: Group, tally: Tally, seconds: float) -> dict[str, Any]:
       between two tokens of a turn. Percentiles are right to 0.5 %.
     - `prompt_tokens`, `cached_tokens`, `completion_tokens`: sums; `tokens_per_s`: of completion tokens
     - `cached_share`: cached ÷ prompt tokens, 0 to 1; null where no engine told its usage
-    - `errors`: failed turns by kind; `retries`: attempts answered with 429 or 503, by status
+    - `errors`: failed turns by kind; `error_messages`: what the server said of the first one of a kind
+    - `retries`: attempts answered with 429 or 503, by status
     """
     return {
         "class": group.run_class,
@@ -44,6 +45,7 @@ def figures(group: Group, tally: Tally, seconds: float) -> dict[str, Any]:
         "tokens_per_s": round(tally.completion_tokens / seconds, 3) if seconds > 0 else 0.0,
         "cached_share": round(tally.cached_tokens / tally.prompt_tokens, 4) if tally.prompt_tokens else None,
         "errors": dict(tally.errors),
+        "error_messages": dict(tally.messages),
         "retries": dict(tally.retries),
     }
 
@@ -64,7 +66,7 @@ def line(report: dict[str, Any]) -> str:
         f"{report['seconds']:.0f} s  {report['class']}: {report['runs']} runs ({report['runs_per_min']:.1f}/min), "
         f"{report['turns']} turns, run p50 {_seconds(report['run_s']['p50'])}, "
         f"first token p50 {_seconds(report['ttft_s']['p50'])}, cached {_share(report['cached_share'])}, "
-        f"errors: {_counts(report['errors'])}"
+        f"errors: {_errors(report)}"
     )
 
 
@@ -86,7 +88,7 @@ def table(reports: Sequence[dict[str, Any]], title: str) -> Table:
         row(f"{name} p50 / p90 / p99", *(" / ".join(_seconds(r[key][f"p{p}"]) for p in PERCENTS) for r in reports))
     row("completion tokens", *(f"{r['completion_tokens']} ({r['tokens_per_s']:.1f} a second)" for r in reports))
     row("prompt tokens", *(f"{r['prompt_tokens']} ({_share(r['cached_share'])} cached)" for r in reports))
-    row("errors", *(_counts(r["errors"]) for r in reports))
+    row("errors", *(_errors(r) for r in reports))
     row("retries", *(_counts(r["retries"]) for r in reports))
     return shown
 
@@ -103,9 +105,14 @@ def _share(value: float | None) -> str:
 
 def faults(report: dict[str, Any]) -> str:
     """What went wrong, in one line; also why there was no good turn."""
-    told = [f"errors: {_counts(report['errors'])}"] if report["errors"] else []
+    told = [f"errors: {_errors(report)}"] if report["errors"] else []
     told += [f"retried: {_counts(report['retries'])}"] if report["retries"] else []
     return "; ".join(told) or "no errors, none had ended"
+
+
+def _errors(report: dict[str, Any]) -> str:
+    said = report["error_messages"]
+    return _counts({f"{kind}: {said[kind]}" if kind in said else kind: n for kind, n in report["errors"].items()})
 
 
 def _counts(by_kind: dict[str, int]) -> str:

@@ -75,8 +75,9 @@ class Workload:
     """Longest time a tool works, seconds."""
     ignore_eos: bool = True
     """Whether engines are asked to fill max_tokens; an extension that hosted endpoints may refuse."""
-    tools: ToolStyle = "text"
-    """`text`: replies are taken for tool calls as they are (ReAct); `api`: the first turns must call a tool."""
+    tools: ToolStyle = "api"
+    """`api`: all turns but the last must call a tool, so the run pauses; `text`: replies are taken for tool calls as
+    they are (ReAct), for engines without tools."""
 
     def __post_init__(self) -> None:
         for name in ("turns", "max_tokens"):

@@ -65,7 +65,9 @@ class ScriptedEngine:
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
         act = self.script.pop(0) if self.script else "ok"
         if act.isdecimal():
-            return web.json_response({"error": {"message": act}}, status=int(act), headers={"retry-after": "0"})
+            return web.json_response(
+                {"error": {"message": f"no luck with {act}"}}, status=int(act), headers={"retry-after": "0"}
+            )
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         try:

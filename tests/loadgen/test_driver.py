@@ -78,6 +78,7 @@ async def test_a_failed_turn_is_counted_by_kind_and_the_agent_goes_on(fault: str
         async with Load(Target(engine.url, "first"), [group()], 1) as load:
             await wait_until(lambda: load.tallies[0].runs >= 1)
         assert load.tallies[0].errors == {kind: 1}
+        assert load.tallies[0].messages == ({kind: f"no luck with {fault}"} if fault.isdecimal() else {})
         assert load.tallies[0].runs_failed == 1
 
 

@@ -103,7 +103,9 @@ async def test_a_load_without_one_good_turn_ends_with_1_and_says_why_in_a_line()
         code, out, err = await run_until(lambda: len(engine.bodies) == 2, *arguments)
     assert code == 1
     assert json.loads(out)["turns"] == 0
-    assert re.fullmatch(r"luftpause: no turn succeeded in [\d.]+ s: errors: \d status 502", err.splitlines()[-1])
+    assert re.fullmatch(
+        r"luftpause: no turn succeeded in [\d.]+ s: errors: \d status 502: no luck with 502", err.splitlines()[-1]
+    )
 
 
 async def test_ctrl_c_ends_it_in_the_middle_of_turns() -> None:
@@ -125,15 +127,20 @@ async def test_ctrl_c_ends_it_in_the_middle_of_turns() -> None:
 )
 async def test_wrong_options_are_told_in_one_line(arguments: tuple[str, ...], problem: str) -> None:
     code, out, err = await run(*arguments)
-    assert code == 1
+    assert code == 2
     assert problem in err
     assert len(err.splitlines()) == 1
     assert out == ""
+
+
+async def test_a_token_that_no_header_can_carry_is_refused_and_not_printed() -> None:
+    code, out, err = await run("--target", "http://127.0.0.1:9", LUFTPAUSE_TOKEN="open sesame")
+    assert (code, out) == (2, "")
+    assert err == "luftpause: LUFTPAUSE_TOKEN: expected printable ASCII without spaces\n"
 
 
 async def test_nobody_at_the_target_is_told_in_one_line() -> None:
     [port] = free_ports(1)
     code, out, err = await run("--target", f"http://127.0.0.1:{port}/v1")
     assert (code, out) == (1, "")
-    assert err.startswith(f"luftpause: http://127.0.0.1:{port}/v1/models: ")
-    assert len(err.splitlines()) == 1
+    assert err == f"luftpause: http://127.0.0.1:{port}/v1/models: Connection refused\n"

@@ -50,6 +50,16 @@ def test_figures_of_turns_and_runs() -> None:
     }
     assert found["itl_s"]["count"] == found["ttft_s"]["count"] == 1
     assert found["errors"] == {"timeout": 1}
+    assert report.faults(found) == "errors: 1 timeout"
+
+
+def test_the_first_message_of_a_kind_of_error_is_told_with_it() -> None:
+    tally = Tally()
+    tally.add_error("status 404", "no generative replica serves model 'nope'")
+    tally.add_error("status 404", "another message")
+    found = report.figures(GROUP, tally, 1.0)
+    assert found["errors"] == {"status 404": 2}
+    assert report.faults(found) == "errors: 2 status 404: no generative replica serves model 'nope'"
 
 
 def test_nothing_measured_is_null_and_a_dash() -> None:
