@@ -53,14 +53,15 @@ class RuntimeProcess:
 
 
 def tracebacks(log: str) -> list[str]:
-    """The entries of a log with a traceback, but for one that the SDK writes when a client leaves.
+    """The entries of a log with a traceback, but for those of a request that crosses the end of its own session.
 
-    It reports so a request that crosses the end of its own session.
+    The SDK reports one so when a client leaves, and its attempt to answer fails in the HTTP server.
     """
     return [
         entry
         for entry in re.split(r"^(?=\d{4}-\d\d-\d\d \S+ level=)", log, flags=re.MULTILINE)
-        if "Traceback" in entry and not (" logger=mcp." in entry and "anyio.ClosedResourceError" in entry)
+        if "Traceback" in entry
+        and not ("in _handle_post_request\n" in entry and "\nanyio.ClosedResourceError\n" in entry)
     ]
 
 

@@ -71,11 +71,13 @@ def test_it_says_once_where_it_listens(runtime: RuntimeProcess) -> None:
     assert f"port={runtime.port} grpc_port={runtime.grpc_port}" in line
 
 
-def test_only_one_entry_of_the_sdk_may_have_a_traceback() -> None:
+def test_only_what_the_sdk_says_of_a_client_that_left_may_be_a_traceback() -> None:
     head = "2026-07-28 10:00:00,000 level=ERROR logger="
-    known = f"{head}mcp.server.streamable_http Error\nTraceback (most recent call last):\nanyio.ClosedResourceError\n"
-    ours = f"{head}runtime Error\nTraceback (most recent call last):\nanyio.ClosedResourceError\n"
-    bare = "Traceback (most recent call last):\nValueError\n"
+    traced = "Traceback (most recent call last):\n"
+    left = f"{traced}  File 'x', in _handle_post_request\n    await writer.send(message)\nanyio.ClosedResourceError\n"
+    known = f"{head}mcp.server.streamable_http Error\n{left}{head}uvicorn.error Error\n{left}{traced}RuntimeError\n"
+    ours = f"{head}runtime Error\n{traced}anyio.ClosedResourceError\n"
+    bare = f"{traced}ValueError\n"
     assert tracebacks(known + f"{head}runtime fine\n" + known) == []
     assert tracebacks(known + ours + known) == [ours]
     assert tracebacks(bare + known) == [bare]
