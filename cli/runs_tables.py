@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+HANDLE_CHARS = 29
 TASK_CHARS = 48
 
 
@@ -21,19 +22,18 @@ def show_list(runs: list[dict[str, Any]]) -> None:
         console.print("no runs")
         return
     table = Table(box=SIMPLE)
-    table.add_column("run", no_wrap=True)
-    for name in ("state", "task", "age", "turns", "calls", "tokens"):
-        table.add_column(name)
+    for name, width in (("run", HANDLE_CHARS), ("state", 16), ("age", 6), ("turns", 5), ("tokens", 6), ("task", None)):
+        # What is too wide is cut from the task: handles are there to be copied.
+        table.add_column(name, min_width=width, no_wrap=width is not None)
     for run in runs:
         own = run["own"]
         table.add_row(
             run["handle"],
             run["state"],
-            Text(_line(run["task"])),
             f"{run['seconds']:.0f} s",
             str(own["turns"]),
-            str(own["toolCalls"]),
             str(own["promptTokens"] + own["completionTokens"]),
+            Text(_line(run["task"]), no_wrap=True, overflow="ellipsis"),
         )
     console.print(table)
 
@@ -41,36 +41,41 @@ def show_list(runs: list[dict[str, Any]]) -> None:
 def show_run(run: dict[str, Any]) -> None:
     """Prints a whole run."""
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{run['handle']}  {run['state']}", style="bold")
-    console.print(f"started {_time(run['startedAt'])}, {run['seconds']:.1f} s, {run['class']}, model {run['model']}")
+    _say(console, f"{run['handle']}  {run['state']}", style="bold")
+    _say(console, f"started {_time(run['startedAt'])}, {run['seconds']:.1f} s, {run['class']}, model {run['model']}")
     for name, label in (("parent", "below"), ("forkedFrom", "forked from")):
         if run[name]:
-            console.print(f"{label} {run[name]}")
+            _say(console, f"{label} {run[name]}")
     if run["system"]:
-        console.print("\nsystem", style="bold")
-        console.print(run["system"])
-    console.print("\ntask", style="bold")
-    console.print(run["task"])
+        _say(console, "\nsystem", style="bold")
+        _say(console, run["system"])
+    _say(console, "\ntask", style="bold")
+    _say(console, run["task"])
     for step in run["steps"]:
         _show_step(console, step)
     if run["pendingApproval"]:
         asked = run["pendingApproval"]
-        console.print(f"\nwaits for an answer about {asked['tool']} {_json(asked['arguments'])}", style="bold")
+        _say(console, f"\nwaits for an answer about {asked['tool']} {_json(asked['arguments'])}", style="bold")
     # The answer is the last reply, which is shown above.
     if run["text"] and run["state"] != "Completed":
-        console.print(f"\n{run['text']}", style="bold")
+        _say(console, f"\n{run['text']}", style="bold")
 
 
 def _show_step(console: Console, step: dict[str, Any]) -> None:
     tokens = f"{step['promptTokens']} tokens in ({step['cachedTokens']} cached), {step['completionTokens']} out"
-    console.print(f"\nstep {step['step']}  {_time(step['at'])}  {step['turnS']:.2f} s  {tokens}", style="bold")
+    _say(console, f"\nstep {step['step']}  {_time(step['at'])}  {step['turnS']:.2f} s  {tokens}", style="bold")
     if step["content"]:
-        console.print(step["content"])
+        _say(console, step["content"])
     for call in step["calls"]:
-        console.print(f"  → {call['name']} {_json(call['arguments'])}")
+        _say(console, f"  → {call['name']} {_json(call['arguments'])}")
         for answer in call["answers"]:
-            console.print(f"    {'allowed' if answer['allow'] else 'declined'} {_time(answer['at'])}")
-        console.print(f"    {_outcome(call)}")
+            _say(console, f"    {'allowed' if answer['allow'] else 'declined'} {_time(answer['at'])}")
+        _say(console, f"    {_outcome(call)}")
+
+
+def _say(console: Console, text: str, style: str | None = None) -> None:
+    """Prints what models and tools wrote without letting it steer the terminal."""
+    console.print("".join(char for char in text if char.isprintable() or char in "\n\t"), style=style)
 
 
 def _outcome(call: dict[str, Any]) -> str:
@@ -92,5 +97,5 @@ def _json(value: Any) -> str:
 
 
 def _line(text: str) -> str:
-    first = " ".join(text.split())
+    first = "".join(char for char in " ".join(text.split()) if char.isprintable())
     return first if len(first) <= TASK_CHARS else first[: TASK_CHARS - 1] + "…"
