@@ -159,6 +159,9 @@ class Supervisor:
         assert self._guard.stdin
         self._guard.stdin.close()
         self._guard.wait()
+        for number in _SIGNALS:
+            # Else Python gives them back their deadly default before this process has ended.
+            signal.signal(number, signal.SIG_IGN)
         return killed
 
     def _tell_guard(self, line: str) -> None:

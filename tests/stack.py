@@ -17,9 +17,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.waiting import wait_until_sync
 
@@ -82,6 +84,20 @@ class Service:
         """Ends it as a crash would; nothing happens if it has ended."""
         self.process.kill()
         self.process.wait()
+
+
+def signal_until_ended(process: subprocess.Popen[Any], first: signal.Signals, then: signal.Signals) -> int:
+    """Sends `first`, then `then` again and again until `process` has ended; its exit code.
+
+    The dangerous moment is the last one, when a process has given up its signals and still exists.
+    """
+    process.send_signal(first)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(0.002)
+        process.send_signal(then)
+    raise AssertionError(f"it did not end within {STOP_TIMEOUT_S:g} s")
 
 
 def start(module: str, settings: Mapping[str, str], log: pathlib.Path, *arguments: str) -> Service:

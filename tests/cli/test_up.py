@@ -16,7 +16,7 @@ import pytest
 
 from cli import processes, services
 from tests.cli.commands import Place, left
-from tests.stack import environment
+from tests.stack import environment, signal_until_ended
 from tests.waiting import wait_until_sync
 
 
@@ -31,8 +31,12 @@ def test_a_detached_up_leaves_all_services_running_and_down_ends_exactly_them(pl
         assert [process.name for process in started] == [*services.NAMES]
         assert left(started) == [*services.NAMES]
         assert f"http://127.0.0.1:{place.dataplane}/v1" in up.stdout
+        assert f"http://127.0.0.1:{place.status}/  (" in up.stdout
+        assert f"http://127.0.0.1:{place.tools}/mcp" in up.stdout
         assert "curl -N" in up.stdout
+        assert '"model": "standin-1"' in up.stdout
         assert "./luftpause load" in up.stdout
+        assert f"claude mcp add --transport http luftpause http://127.0.0.1:{place.runtime}/mcp\n" in up.stdout
         down = place.call("down")
     assert (down.returncode, down.stdout) == (0, "luftpause is down\n")
     assert left(started) == []
@@ -98,6 +102,17 @@ def test_a_signal_stops_everything(place: Place, number: signal.Signals) -> None
         assert left(started) == []
         assert "Traceback" not in output
         assert not (place.state / "up.json").exists()
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_more_signals_while_it_stops_change_nothing(place: Place, second: signal.Signals) -> None:
+    with place.foreground("--only", "scheduler") as up:
+        started = place.recorded()
+        signal_until_ended(up, signal.SIGINT, second)
+        assert up.stdout
+        assert "Traceback" not in up.stdout.read()
+        assert up.returncode == 0
+        assert left(started) == []
 
 
 def test_logs_are_streamed_with_the_name_of_the_service(place: Place) -> None:
@@ -169,7 +184,9 @@ def test_what_a_reboot_left_in_the_state_folder_is_no_instance(place: Place) -> 
         for process in started:
             os.killpg(process.pid, signal.SIGKILL)
         wait_until_sync(lambda: left(started) == [], what="all are gone")
-        assert place.call("status").returncode == 1
+        status = place.call("status")
+        assert status.returncode == 1
+        assert "./luftpause down ends what is left" in status.stdout
         again = place.call("up", "--detach", "--only", "scheduler")
         assert again.returncode == 0
         assert "already" not in again.stdout
@@ -224,10 +241,42 @@ def test_a_taken_port_names_the_option_and_starts_nothing(place: Place, name: st
     assert not (place.state / "up.json").exists()
 
 
+def test_all_taken_ports_are_told_at_once_and_another_luftpause_is_known(place: Place) -> None:
+    other = Place(place.folder / "other")
+    other.folder.mkdir()
+    with other.detached():
+        place.dataplane, place.status = other.dataplane, other.status
+        up = place.call("up", "--detach")
+    assert up.returncode == 1
+    assert up.stderr == (
+        f"luftpause: port {place.status} of scheduler is taken; choose another one with --status-port\n"
+        f"port {place.dataplane} of dataplane is taken by another luftpause (./luftpause down --state DIR ends it); "
+        "choose another one with --dataplane-port\n"
+    )
+
+
+def test_every_variable_that_up_sets_is_refused_with_its_option(place: Place) -> None:
+    set_by_up = {name for service in services.table(services.Ports(), 1).values() for name in service.settings}
+    assert services.OPTIONS.keys() == set_by_up
+    place.settings = {"LUFTPAUSE_DATAPLANE_WORKERS": "3"}
+    up = place.call("up", "--detach")
+    assert up.returncode == 2
+    assert up.stderr == (
+        "luftpause: LUFTPAUSE_DATAPLANE_WORKERS is set, but up sets it itself; unset it and use --workers\n"
+    )
+
+
+def test_a_token_that_no_header_can_carry_is_refused_and_not_printed(place: Place) -> None:
+    place.settings = {"LUFTPAUSE_TOKEN": "open sesame"}
+    up = place.call("up")
+    assert up.returncode == 2
+    assert up.stderr == "luftpause: LUFTPAUSE_TOKEN: expected printable ASCII without spaces\n"
+
+
 def test_a_port_wanted_twice_names_both_options(place: Place) -> None:
     place.status = place.dataplane
     up = place.call("up")
-    assert up.returncode == 1
+    assert up.returncode == 2
     assert f"port {place.status} is wanted twice; change --dataplane-port or --status-port" in up.stderr
 
 
@@ -236,6 +285,46 @@ def test_an_engine_that_does_not_answer_is_named_and_nothing_is_left(place: Plac
     assert up.returncode == 1
     assert up.stderr == f"luftpause: engine http://127.0.0.1:{place.engine} does not answer: connection refused\n"
     assert not (place.state / "up.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("404", "give the API's base, e.g. http://host:8000 or http://host:8000/v1"),
+        ("401", "give its key (--engine-key-env NAME after --engine URL, or key_env in a pool file)"),
+    ],
+)
+def test_an_engine_that_lists_no_models_is_refused(place: Place, status: str, said: str) -> None:
+    engines = Place(place.folder / "engines", settings={"STANDIN_MODELS": status})
+    engines.folder.mkdir()
+    with engines.detached("--only", "engines"):
+        url = f"http://127.0.0.1:{engines.engine}"
+        up = place.call("up", "--engine", f"{url}/api")
+        assert up.returncode == 1
+        assert up.stderr == f"luftpause: engine {url}/api: GET {url}/api/models answered {status}; {said}\n"
+        pool = f'[[replica]]\nname = "a"\nurl = "{url}"\nmodels = ["m"]\n'
+        (place.folder / "pool.toml").write_text(pool)
+        with place.detached("--pool", "pool.toml"):
+            pass
+
+
+def test_status_fails_while_a_replica_is_unhealthy(place: Place) -> None:
+    place.settings = {"STANDIN_SICK": "1"}
+    with place.detached():
+        status = place.call("status")
+    assert status.returncode == 1
+    assert "not healthy" in status.stdout
+
+
+def test_status_hints_at_down_after_up_was_killed(place: Place) -> None:
+    with place.foreground() as up:
+        assert json.loads(place.call("status", "--json").stdout)["hint"] == ""
+        started = place.recorded()
+        up.kill()
+        wait_until_sync(lambda: left(started) == [], timeout_s=30, what="the guard ends the services")
+        status = place.call("status")
+        assert status.returncode == 1
+        assert "the up that watched it is gone; ./luftpause down clears up" in status.stdout
 
 
 @pytest.mark.parametrize(
@@ -270,20 +359,20 @@ def test_engines_of_the_command_line_become_a_pool_file_with_their_keys(place: P
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("code", "arguments", "said"),
     [
-        (("--engine-key-env", "A", "--engine", "http://a"), "must follow the --engine that it is for"),
-        (("--engine", "http://a", "--engine-key-env", "A", "--engine-key-env", "B"), "must follow the --engine"),
-        (("--engine", "a"), "--engine a: expected an http:// or https:// URL"),
-        (("--engine", "http://a", "--pool", "x"), "exclude each other"),
-        (("--only", "schedular"), "no service 'schedular'; there are engines, tools, scheduler, dataplane, runtime"),
-        (("--pool", "missing.toml"), "missing.toml: No such file or directory"),
-        (("--dataplane-port", "0"), "should be greater than or equal to 1"),
+        (2, ("--engine-key-env", "A", "--engine", "http://a"), "must follow the --engine that it is for"),
+        (2, ("--engine", "http://a", "--engine-key-env", "A", "--engine-key-env", "B"), "must follow the --engine"),
+        (2, ("--engine", "a"), "--engine a: expected an http:// or https:// URL"),
+        (2, ("--engine", "http://a", "--pool", "x"), "exclude each other"),
+        (2, ("--only", "schedular"), "no service 'schedular'; there are engines, tools, scheduler, dataplane, runtime"),
+        (1, ("--pool", "missing.toml"), "missing.toml: No such file or directory"),
+        (2, ("--dataplane-port", "0"), "should be greater than or equal to 1"),
     ],
 )
-def test_a_wrong_call_says_what_was_expected(place: Place, arguments: tuple[str, ...], said: str) -> None:
+def test_a_wrong_call_says_what_was_expected(place: Place, code: int, arguments: tuple[str, ...], said: str) -> None:
     up = place.call("up", *arguments)
-    assert up.returncode in (1, 2)
+    assert up.returncode == code
     assert said in " ".join(up.stderr.replace("│", " ").split())
     assert "Traceback" not in up.stderr
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import pathlib
 import signal
-import subprocess
 
 import pytest
 
-from tests.stack import free_ports, start
+from tests.stack import free_ports, signal_until_ended, start
 from tests.waiting import wait_until_sync
 
 pytestmark = pytest.mark.e2e
@@ -38,14 +36,7 @@ def test_more_signals_while_it_ends_change_nothing(tmp_path: pathlib.Path, name:
     service = start(module, {**settings, **ports, "LUFTPAUSE_POOL": str(pool)}, tmp_path / "log")
     try:
         wait_until_sync(lambda: "listening" in service.text(), timeout_s=20)
-        # The dangerous moment is the last one, after the event loop is closed: signals come all the way to the end.
-        for number in itertools.chain((signal.SIGINT,), itertools.repeat(second)):
-            service.process.send_signal(number)
-            try:
-                code = service.process.wait(0.002)
-                break
-            except subprocess.TimeoutExpired:
-                continue
+        code = signal_until_ended(service.process, signal.SIGINT, second)
     finally:
         service.kill()
     assert code == 0, service.text()
