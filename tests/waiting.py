@@ -13,15 +13,21 @@ from typing import Any, TypeVar, cast, overload
 
 T = TypeVar("T")
 
+TIMEOUT_S = 20.0
+"""Costs nothing where the condition holds, and a busy machine may stop a process for seconds."""
 _INTERVAL_S = 0.02
 """Pause between two looks: short beside any timeout, long beside a look."""
 
 
 @overload
-async def wait_until(condition: Callable[[], Coroutine[Any, Any, T]], timeout_s: float = 5.0, what: str = "") -> T: ...
+async def wait_until(
+    condition: Callable[[], Coroutine[Any, Any, T]], timeout_s: float = TIMEOUT_S, what: str = ""
+) -> T: ...
 @overload
-async def wait_until(condition: Callable[[], T], timeout_s: float = 5.0, what: str = "") -> T: ...
-async def wait_until(condition: Callable[[], T | Coroutine[Any, Any, T]], timeout_s: float = 5.0, what: str = "") -> T:
+async def wait_until(condition: Callable[[], T], timeout_s: float = TIMEOUT_S, what: str = "") -> T: ...
+async def wait_until(
+    condition: Callable[[], T | Coroutine[Any, Any, T]], timeout_s: float = TIMEOUT_S, what: str = ""
+) -> T:
     """The first truthy value of `condition()`, awaited if it is awaitable.
 
     OSError and AssertionError raised by it count as "not yet". Raises AssertionError after `timeout_s`.
@@ -41,7 +47,7 @@ async def wait_until(condition: Callable[[], T | Coroutine[Any, Any, T]], timeou
         await asyncio.sleep(_INTERVAL_S)
 
 
-def wait_until_sync(condition: Callable[[], T], timeout_s: float = 5.0, what: str = "") -> T:
+def wait_until_sync(condition: Callable[[], T], timeout_s: float = TIMEOUT_S, what: str = "") -> T:
     """As `wait_until`, for tests without an event loop."""
     deadline = time.monotonic() + timeout_s
     while True:
