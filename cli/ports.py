@@ -6,14 +6,15 @@ import socket
 import sys
 from collections.abc import Iterable
 
-from cli.services import HOST, Service
+from cli import web
+from cli.services import HOST, Service, is_dataplane
 
 _MACOS_PORTS = (5000, 7000)
 """Held by AirPlay Receiver."""
 
 
-def fault(services: Iterable[Service]) -> str | None:
-    """One line that names the option to change, or None where all ports of `services` are free and different."""
+def misuse(services: Iterable[Service]) -> str | None:
+    """One line that names the option to change, or None where the ports of `services` exist and are different."""
     wanted: dict[int, str] = {}
     for service in services:
         for flag, port in service.ports:
@@ -21,10 +22,26 @@ def fault(services: Iterable[Service]) -> str | None:
                 return f"{flag}: port {port} does not exist; choose a lower one"
             if port in wanted:
                 return f"port {port} is wanted twice; change {flag} or {wanted[port]}"
-            if _is_taken(port):
-                return f"port {port} of {service.name} is taken; choose another one with {flag}{_macos(port)}"
             wanted[port] = flag
     return None
+
+
+def taken(services: Iterable[Service]) -> list[str]:
+    """One line for each port of `services` that is not free, with the option to change."""
+    return [
+        f"port {port} of {service.name} is taken{_by_whom(service, port)}; choose another one with {flag}{_macos(port)}"
+        for service in services
+        for flag, port in service.ports
+        if _is_taken(port)
+    ]
+
+
+def _by_whom(service: Service, port: int) -> str:
+    """The instance there is told where it is cheap to know: a dataplane's health speaks of its scheduler."""
+    if service.name != "dataplane":
+        return ""
+    body = web.get(f"http://{HOST}:{port}/health").body
+    return " by another luftpause (./luftpause down --state DIR ends it)" if is_dataplane(body) else ""
 
 
 def _is_taken(port: int) -> bool:

@@ -19,6 +19,10 @@ class EngineError(Exception):
     """An engine cannot be used; the text says which and why in one line."""
 
 
+class EngineUrlError(EngineError):
+    """The `--engine` of a call is no URL of an engine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """One `--engine URL`, with the `--engine-key-env NAME` that followed it."""
@@ -47,7 +51,7 @@ def pair_keys(arguments: Sequence[str]) -> list[Engine]:
 
 
 def pool_text(engines: Sequence[Engine]) -> str:
-    """A pool file of `engines`, named engine-1, engine-2, … Raises EngineError where a URL is none."""
+    """A pool file of `engines`, named engine-1, engine-2, … Raises EngineUrlError where a URL is none."""
     tables = []
     for number, engine in enumerate(engines, 1):
         lines = ["[[replica]]", f'name = "engine-{number}"', f"url = {json.dumps(engine.url, ensure_ascii=False)}"]
@@ -58,7 +62,7 @@ def pool_text(engines: Sequence[Engine]) -> str:
             pool.parse(text)
         except pool.PoolError:
             expected = "expected an http:// or https:// URL without user, query or fragment"
-            raise EngineError(f"--engine {engine.url}: {expected}") from None
+            raise EngineUrlError(f"--engine {engine.url}: {expected}") from None
         tables.append(text)
     return "# Written by ./luftpause up from its options, anew each time.\n\n" + "\n".join(tables)
 
@@ -66,7 +70,8 @@ def pool_text(engines: Sequence[Engine]) -> str:
 def prepare(folder: pathlib.Path, file: pathlib.Path | None, engines: Sequence[Engine], *, check: bool) -> pathlib.Path:
     """The pool file to use: `file`, or `folder`/pool.toml written from `engines`.
 
-    With `check`, the engines must answer: each one named on the command line, at least one of a pool file.
+    With `check`, the engines must answer, and list their models where the pool does not name them: each one named on
+    the command line, at least one of a pool file.
     Raises PoolError and EngineError.
     """
     if file is None:
@@ -95,4 +100,18 @@ def _fault(replica: pool.Replica) -> str | None:
             f"engine {replica.url} answers {answer.status} at {replica.health_path}, not 2xx; "
             "name its health_path in a pool file (--pool)"
         )
-    return None
+    return None if replica.models is not None else _models_fault(replica)
+
+
+def _models_fault(replica: pool.Replica) -> str | None:
+    """Why its models cannot be learned, or None. Without them it would get no turn."""
+    url = f"{replica.api_base}/models"
+    answer = web.get(url, replica.key())
+    if answer.is_ok:
+        return None
+    if answer.status is None:
+        return f"engine {replica.url}: GET {url}: {answer.error}"
+    said = f"engine {replica.url}: GET {url} answered {answer.status}"
+    if answer.status in (401, 403):
+        return f"{said}; give its key (--engine-key-env NAME after --engine URL, or key_env in a pool file)"
+    return f"{said}; give the API's base, e.g. http://host:8000 or http://host:8000/v1"

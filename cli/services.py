@@ -15,6 +15,21 @@ NAMES = ("engines", "tools", "scheduler", "dataplane", "runtime")
 FAKE_ENGINES = 2
 
 
+OPTIONS = {
+    "LUFTPAUSE_ENGINE_PORTS": "--engine-port",
+    "LUFTPAUSE_TOOLS_PORT": "--tools-port",
+    "LUFTPAUSE_SCHEDULER_PORT": "--scheduler-port",
+    "LUFTPAUSE_SCHEDULER_STATUS_PORT": "--status-port",
+    "LUFTPAUSE_DATAPLANE_PORT": "--dataplane-port",
+    "LUFTPAUSE_DATAPLANE_SCHEDULER": "--scheduler-port",
+    "LUFTPAUSE_DATAPLANE_WORKERS": "--workers",
+    "LUFTPAUSE_RUNTIME_PORT": "--runtime-port",
+    "LUFTPAUSE_RUNTIME_GRPC_PORT": "--runtime-grpc-port",
+    "LUFTPAUSE_RUNTIME_DATAPLANE": "--dataplane-port",
+}
+"""The variables that `up` sets itself (those of every `Service.settings`), each with its option that decides them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """The ports of one instance; each field is the option `--<field>-port`."""
@@ -66,10 +81,19 @@ def answers(_body: bytes) -> bool:
 
 def has_scheduler(body: bytes) -> bool:
     """Whether a dataplane's /health says that its stream to the scheduler is open."""
+    return _scheduler_of(body) == "connected"
+
+
+def is_dataplane(body: bytes) -> bool:
+    """Whether this is what a dataplane's /health says."""
+    return _scheduler_of(body) in ("connected", "waiting")
+
+
+def _scheduler_of(body: bytes) -> object:
     try:
-        return bool(json.loads(body)["scheduler"] == "connected")
+        return json.loads(body)["scheduler"]
     except (ValueError, KeyError, TypeError):
-        return False
+        return None
 
 
 @dataclass(frozen=True, slots=True)

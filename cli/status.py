@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from http import HTTPStatus
 from typing import Any
 
 import typer
@@ -15,7 +16,7 @@ def status(
     state_folder: options.State = options.DEFAULT_STATE,
     print_json: options.Json = False,
 ) -> None:
-    """Show what is up. Exits 0 where all of it is healthy, else 1."""
+    """Show what is up. Exits 0 where all of it is healthy, replicas included, else 1."""
     try:
         instance = state.read(state_folder)
     except state.StateError as error:
@@ -30,8 +31,14 @@ def status(
         from cli import status_tables  # noqa: PLC0415 - loading rich takes longer than asking the services
 
         status_tables.show(report)
-    if not all(service["healthy"] for service in report["services"]):
+    if not _is_healthy(report):
         raise typer.Exit(1)
+
+
+def _is_healthy(report: dict[str, Any]) -> bool:
+    """Whether every service and replica is healthy; a scheduler that tells no status is not."""
+    replicas = report["scheduler"]["replicas"] if report["scheduler"] else []
+    return not report["scheduler_error"] and all(each["healthy"] for each in [*report["services"], *replicas])
 
 
 def _report(folder: pathlib.Path, instance: state.Instance) -> dict[str, Any]:
@@ -48,7 +55,9 @@ def _report(folder: pathlib.Path, instance: state.Instance) -> dict[str, Any]:
                 "healthy": running and all(answer.is_ok for answer in answers),
             }
         )
-    scheduler = web.get(f"{instance.status_url}/status", options.token())
+    scheduler = None
+    if any(service["name"] == "scheduler" for service in services):
+        scheduler = web.get(f"{instance.status_url}/status", options.token())
     return {
         "up": any(service["running"] for service in services),
         "version": instance.version,
@@ -58,13 +67,25 @@ def _report(folder: pathlib.Path, instance: state.Instance) -> dict[str, Any]:
         "status_url": instance.status_url,
         "scheduler_target": instance.scheduler_target,
         "services": services,
-        "scheduler": _document(scheduler),
-        "scheduler_error": "" if scheduler.is_ok else scheduler.error or f"HTTP {scheduler.status}",
+        "scheduler": json.loads(scheduler.body) if scheduler and scheduler.is_ok else None,
+        "scheduler_error": _fault(scheduler) if scheduler else "",
+        "hint": _hint(instance, services, now),
     }
 
 
-def _document(answer: web.Answer) -> dict[str, Any] | None:
-    if not answer.is_ok:
-        return None
-    document: dict[str, Any] = json.loads(answer.body)
-    return document
+def _fault(answer: web.Answer) -> str:
+    """Why the scheduler's status could not be read, or nothing."""
+    if answer.is_ok:
+        return ""
+    if answer.status == HTTPStatus.UNAUTHORIZED:
+        return "HTTP 401: set LUFTPAUSE_TOKEN to the token that the services have"
+    return answer.error or f"HTTP {answer.status}"
+
+
+def _hint(instance: state.Instance, services: list[dict[str, Any]], now: dict[int, processes.Seen]) -> str:
+    """What to do about an instance that is not whole any more."""
+    if instance.supervisor is not None and not processes.is_running(instance.supervisor, now):
+        return "the up that watched it is gone; ./luftpause down clears up"
+    if not all(service["running"] for service in services):
+        return "./luftpause down ends what is left"
+    return ""

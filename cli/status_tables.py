@@ -15,10 +15,15 @@ def show(report: dict[str, Any]) -> None:
     how = "detached" if report["detached"] else "in the foreground"
     console.print(f"luftpause {report['version']}, {how}, state {report['state']}", soft_wrap=True, highlight=False)
     console.print(_services(report["services"]))
-    scheduler = report["scheduler"]
-    if scheduler is None:
-        console.print(f"the scheduler tells no status: {report['scheduler_error']}", highlight=False)
-        return
+    if report["scheduler"] is not None:
+        _show_scheduler(console, report["scheduler"])
+    if report["scheduler_error"]:
+        console.print(f"the scheduler tells no status: {report['scheduler_error']}", soft_wrap=True, highlight=False)
+    if report["hint"]:
+        console.print(report["hint"], soft_wrap=True, highlight=False)
+
+
+def _show_scheduler(console: Console, scheduler: dict[str, Any]) -> None:
     console.print(_replicas(scheduler["replicas"]))
     if scheduler["held"]:
         console.print(_held(scheduler["held"]))

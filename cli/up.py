@@ -80,8 +80,9 @@ def up(
     ends by itself.
     """
     engines: list[replicas.Engine] = ctx.meta[_ENGINES]
+    _check_environment()
     if engines and pool:
-        options.fail("--engine and --pool (or LUFTPAUSE_POOL) exclude each other; name the engines in the pool file")
+        options.misused("--engine and --pool (or LUFTPAUSE_POOL) exclude each other; name the engines in the pool file")
     chosen = services.Ports(
         dataplane=dataplane_port,
         scheduler=scheduler_port,
@@ -92,8 +93,7 @@ def up(
         tools=tools_port,
     )
     names = _names(only, engines_are_real=bool(engines or pool))
-    entries = services.table(chosen, workers)
-    wanted = [entries[name] for name in services.NAMES if name in names]
+    wanted = _wanted(names, chosen, workers)
     named = engines or [replicas.Engine(url) for url in chosen.engine_urls]
 
     def settings() -> dict[str, str]:
@@ -103,6 +103,8 @@ def up(
 
     try:
         _bring_up(state_folder, wanted, chosen, settings, detach=detach)
+    except replicas.EngineUrlError as error:
+        options.misused(str(error))
     except (PoolError, replicas.EngineError, state.StateError, supervisor.ServiceError) as error:
         options.fail(str(error))
 
@@ -122,10 +124,19 @@ def _bring_up(
             typer.echo(f"luftpause is up already (state {folder}); ./luftpause down ends it")
             typer.echo(_addresses(running))
             return
-        fault = ports.fault(wanted)
-        if fault:
-            options.fail(fault)
+        taken = ports.taken(wanted)
+        if taken:
+            options.fail("\n".join(taken))
         _run(folder, wanted, chosen, settings(), detach=detach)
+
+
+def _check_environment() -> None:
+    """Refuses variables that `up` itself sets for the services, and a token that no header can carry."""
+    options.token()
+    for name, value in os.environ.items():
+        option = services.OPTIONS.get(name.upper())
+        if option and value:
+            options.misused(f"{name} is set, but up sets it itself; unset it and use {option}")
 
 
 def _tools_settings(folder: pathlib.Path, chosen: services.Ports) -> dict[str, str]:
@@ -143,8 +154,18 @@ def _names(only: str, *, engines_are_real: bool) -> list[str]:
     names = [name.strip() for name in only.split(",") if name.strip()]
     unknown = [name for name in names if name not in services.NAMES]
     if unknown:
-        options.fail(f"--only: no service '{unknown[0]}'; there are {', '.join(services.NAMES)}")
+        options.misused(f"--only: no service '{unknown[0]}'; there are {', '.join(services.NAMES)}")
     return names or [name for name in services.NAMES if name not in real]
+
+
+def _wanted(names: list[str], chosen: services.Ports, workers: int) -> list[services.Service]:
+    """The services of these names; their ports exist and are different."""
+    entries = services.table(chosen, workers)
+    wanted = [entries[name] for name in services.NAMES if name in names]
+    fault = ports.misuse(wanted)
+    if fault:
+        options.misused(fault)
+    return wanted
 
 
 @contextlib.contextmanager
@@ -255,7 +276,9 @@ def _addresses(instance: state.Instance) -> str:
         ("dataplane", "dataplane", f"{instance.dataplane_url}/v1  (the base_url of a client)"),
         ("scheduler", "scheduler", f"{instance.scheduler_target}  (gRPC)"),
         ("scheduler", "status", f"{instance.status_url}/status"),
-        ("runtime", "runtime", f"http://{services.HOST}:{instance.ports.get('--runtime-port')}/mcp  (an MCP server)"),
+        ("scheduler", "page", f"{instance.status_url}/  (the same for people)"),
+        ("runtime", "runtime", f"{_mcp_url(instance, '--runtime-port')}  (an MCP server)"),
+        ("tools", "tools", f"{_mcp_url(instance, '--tools-port')}  (a fake MCP tool server)"),
     ]
     rows += [
         ("engines", "engine", url.removesuffix("/health"))
@@ -266,23 +289,33 @@ def _addresses(instance: state.Instance) -> str:
     return "\n".join(f"  {label:<10} {value}" for name, label, value in rows if name in started)
 
 
+def _mcp_url(instance: state.Instance, option: str) -> str:
+    return f"http://{services.HOST}:{instance.ports.get(option)}/mcp"
+
+
 def _to_try(instance: state.Instance, folder: pathlib.Path, *, detach: bool) -> str:
     named = "" if folder == state.DEFAULT else f" --state {shlex.quote(str(folder))}"
+    started = {service.process.name for service in instance.services}
+    header = '"Authorization: Bearer $LUFTPAUSE_TOKEN"' if options.token() else ""
     lines = ["try", f"  ./luftpause status{named}"]
-    if any(service.process.name == "dataplane" for service in instance.services):
-        url = instance.dataplane_url
-        token = '-H "Authorization: Bearer $LUFTPAUSE_TOKEN" ' if options.token() else ""
-        message = '"messages": [{"role": "user", "content": "Hello"}]'
-        body = f'{{"model": "{_a_model(url)}", "stream": true, {message}}}'
-        curl = f"  curl -N -i {url}/v1/chat/completions {token}-H 'content-type: application/json' -d '{body}'"
-        lines = ["try", curl, f"  ./luftpause load --agents 4 --duration-s 20{named}"]
+    model = _a_model(instance.dataplane_url) if "dataplane" in started else None
+    if model:
+        body = json.dumps({"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello"}]})
+        shown = f"-H {header} " if header else ""
+        url = f"{instance.dataplane_url}/v1/chat/completions"
+        lines.append(f"  curl -N -i {url} {shown}-H 'content-type: application/json' -d {shlex.quote(body)}")
+        lines.append(f"  ./luftpause load --agents 4 --duration-s 20{named}")
+    if "runtime" in started:
+        shown = f" --header {header}" if header else ""
+        url = _mcp_url(instance, "--runtime-port")
+        lines.append(f"  claude mcp add --transport http luftpause {url}{shown}")
     return "\n".join([*lines, f"end it with ./luftpause down{named}" if detach else "end it with Ctrl-C"])
 
 
-def _a_model(dataplane_url: str) -> str:
-    """A model that the pool serves; while none is known, a word that stands for one."""
+def _a_model(dataplane_url: str) -> str | None:
+    """A model that the pool serves, if one is known."""
     answer = web.get(f"{dataplane_url}/v1/models", options.token())
     try:
         return str(json.loads(answer.body)["data"][0]["id"])
     except (ValueError, LookupError, TypeError):
-        return "MODEL"
+        return None

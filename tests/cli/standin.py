@@ -1,6 +1,7 @@
 """A tiny service in place of the real ones, for tests of how `up` treats services. `python -m tests.cli.standin`.
 
 STANDIN_PORTS are its ports; each answers what all services would at once, but `/die`, which ends it with exit code 3.
+STANDIN_MODELS is the status that it answers `/v1/models` with; STANDIN_SICK=1 makes its one replica unhealthy.
 STANDIN_UNHEALTHY=1 makes that a 503, STANDIN_HANGS=1 makes it deaf to SIGTERM, STANDIN_CHILD=1 gives it a child.
 """
 
@@ -17,14 +18,17 @@ import threading
 class Answers(http.server.BaseHTTPRequestHandler):
     """See the module."""
 
-    BODY = b'{"scheduler": "connected", "replicas": [], "held": [], "runs": []}'
+    BODY = b"""{"scheduler": "connected", "data": [{"id": "standin-1"}], "held": [], "runs": [], "replicas": [
+        {"name": "one", "models": [], "healthy": %s, "in_flight": 0, "capacity": null, "engine_running": null,
+         "engine_waiting": null, "kv_usage": null}]}""" % (b"false" if os.environ.get("STANDIN_SICK") else b"true")
 
     def do_GET(self) -> None:
         """Answers as the module says."""
         if self.path == "/die":
             print("dying as asked", flush=True)
             os._exit(3)
-        self.send_response(503 if os.environ.get("STANDIN_UNHEALTHY") == "1" else 200)
+        models = int(os.environ.get("STANDIN_MODELS", "200")) if self.path.endswith("/models") else 200
+        self.send_response(503 if os.environ.get("STANDIN_UNHEALTHY") == "1" else models)
         self.send_header("content-length", str(len(self.BODY)))
         self.end_headers()
         self.wfile.write(self.BODY)

@@ -16,7 +16,7 @@ def table(ports: services.Ports, workers: int) -> dict[str, services.Service]:
         name: dataclasses.replace(
             service,
             module="tests.cli.standin",
-            settings={"STANDIN_PORTS": ",".join(str(port) for _, port in reversed(service.ports))},
+            settings={**service.settings, "STANDIN_PORTS": ",".join(str(port) for _, port in reversed(service.ports))},
         )
         for name, service in _table(ports, workers).items()
     }
