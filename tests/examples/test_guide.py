@@ -1,0 +1,62 @@
+"""What the documents show to be copied works: each is cut out of its document and run against the whole stack."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.scheduler.test_host_node import DRIVE_S, installed_modules, run
+from tests.stack import ROOT, Stack, environment, running_stack
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with running_stack(tmp_path_factory.mktemp("stack"), settings={"LUFTPAUSE_ENGINE_SPEED": "10"}) as running:
+        yield running
+
+
+def shown(document: str, language: str, stack: Stack) -> str:
+    """The one block of `language` in `document`, with the addresses of `stack` and the checkout's path."""
+    [block] = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+    return (
+        str(block)
+        .replace("http://127.0.0.1:8080/v1", stack.base_url)
+        .replace("127.0.0.1:5000", stack.scheduler_target)
+        .replace("path/to/luftpause", str(ROOT))
+    )
+
+
+def python(folder: pathlib.Path, *arguments: str) -> str:
+    """What Python prints in `folder`, without this checkout's packages on its path."""
+    settings = environment({"PYTHONPATH": str(folder)})
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=settings, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_client_of_the_readme_gets_a_reply(stack: Stack, tmp_path: pathlib.Path) -> None:
+    assert python(tmp_path, "-c", shown("README.md", "python", stack)).strip()
+
+
+def test_python_drives_the_scheduler_as_the_guide_shows(stack: Stack, tmp_path: pathlib.Path) -> None:
+    [line] = re.findall(r"^ +python (-m grpc_tools\.protoc .*)$", (ROOT / "docs/guide.md").read_text(), re.MULTILINE)
+    python(tmp_path, *line.replace("path/to/luftpause", str(ROOT)).split())
+    out = python(tmp_path, "-c", shown("docs/guide.md", "python", stack))
+    assert re.fullmatch(r"engine-\d http://127\.0\.0\.1:\d+\S*\nreports taken: 2\n", out), out
+
+
+async def test_node_drives_the_scheduler_as_the_guide_shows(stack: Stack, tmp_path: pathlib.Path) -> None:
+    modules = await installed_modules()
+    (tmp_path / "node_modules").symlink_to(modules / "node_modules")
+    (tmp_path / "client.cjs").write_text(shown("docs/guide.md", "js", stack))
+    out = await run(tmp_path, DRIVE_S, "node", "client.cjs")
+    assert re.fullmatch(r"engine-\d http://127\.0\.0\.1:\d+\S*\nreports taken: 2\n", out), out
