@@ -35,12 +35,14 @@ from scheduler.runs import expect_no_more, forget, put_run, sweep_tool_calls
 from scheduler.state import RUN_FORGOTTEN_S, TOOL_CALL_SWEEP_S, TURN_LIMIT_S, Draft, Run, State
 from scheduler.timers import Timer, is_due, set_run_timer, set_turn_timer, take_due
 
+_SIGNS_OF_LIFE = (TurnStarted, FirstTokenSeen, TurnsRenewed)
+
 
 def decide(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
     """The state after `event`, and the effects to perform, in order.
 
     Time never goes back: an event earlier than the last one counts as simultaneous with it."""
-    if isinstance(event, TurnStarted | FirstTokenSeen | TurnsRenewed):
+    if isinstance(event, _SIGNS_OF_LIFE):
         return turns.heard_of(state, event), ()
     draft = Draft(state)
     draft.now = max(draft.now, event.at)

@@ -68,10 +68,13 @@ def count_running(draft: Draft, caller: Caller, change: int) -> None:
     share = draft.shares.get(caller, NO_SHARE)
     running = share.running + change
     for key, run_class in share.waits_in:
-        lane = draft.pools[key].lanes[run_class]
+        pool = draft.pools[key]
+        lane = pool.lanes[run_class]
         first = lane.queues[caller].first()
-        order = lane.order.remove((share.running, first, caller)).add((running, first, caller))
-        _put_lane(draft, (None, key), run_class, Lane(lane.queues, order))
+        order = lane.order.move((share.running, first, caller), (running, first, caller))
+        moved = Lane(lane.queues, order)
+        lanes = (moved, pool.lanes[1]) if run_class is RunClass.INTERACTIVE else (pool.lanes[0], moved)
+        draft.pools = draft.pools.set(key, Pool(pool.members, pool.roomy, pool.tight, lanes))
     _put_share(draft, caller, running, share.waits_in)
 
 

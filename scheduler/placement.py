@@ -17,7 +17,7 @@ from scheduler.effects import PlaceTurn
 from scheduler.events import RunClass
 from scheduler.ordered import Key
 from scheduler.pools import choose, load_key, pinned_home, pool_key, pool_members, put_replica
-from scheduler.runs import expect_no_more, put_run
+from scheduler.runs import expect_no_more, put_run, without_place
 from scheduler.state import Draft, Replica, Run, Turn
 from scheduler.timers import set_turn_timer
 
@@ -44,8 +44,13 @@ def place(draft: Draft, turn: Turn, run: Run | None, replica: Replica) -> None:
     turn_id, run_class = turn.request.turn_id, turn.request.run_class
     draft.sequence += 1
     if run is not None:
-        run = _generating(draft, expect_no_more(draft, run), turn, replica)
-    replica = draft.replicas[replica.name]
+        if run.expected_as is not None and run.home == replica.name:
+            # It takes the place that was kept for it, so its home gets no roomier.
+            replica = without_place(replica, run)
+            run = replace(run, expected_as=None)
+        else:
+            run = expect_no_more(draft, run)
+        run = _generating(draft, run, turn, replica)
     busier = replace(
         replica,
         in_flight=replica.in_flight + 1,

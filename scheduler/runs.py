@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from common.ids import Caller, RunId
 from scheduler.events import Request, RunClass
 from scheduler.pools import put_replica
-from scheduler.state import TOOL_CALL_REMEMBERED_S, TOOL_CALL_SWEEP_S, Draft, Run
+from scheduler.state import TOOL_CALL_REMEMBERED_S, TOOL_CALL_SWEEP_S, Draft, Replica, Run
 from scheduler.timers import set_pause_timer, set_run_timer
 
 
@@ -76,11 +76,15 @@ def expect_no_more(draft: Draft, run: Run) -> Run:
     if run.expected_as is None:
         return run
     assert run.home is not None
-    home = draft.replicas[run.home]
-    interactive = run.expected_as is RunClass.INTERACTIVE
-    put_replica(draft, replace(home, paused=home.paused - 1, reserved=home.reserved - interactive))
-    draft.roomier.append(home.name)
+    put_replica(draft, without_place(draft.replicas[run.home], run))
+    draft.roomier.append(run.home)
     return replace(run, expected_as=None)
+
+
+def without_place(home: Replica, run: Run) -> Replica:
+    """The home of a run without the place kept for it."""
+    interactive = run.expected_as is RunClass.INTERACTIVE
+    return replace(home, paused=home.paused - 1, reserved=home.reserved - interactive)
 
 
 def remember_tool_calls(draft: Draft, run: Run, tool_call_ids: tuple[str, ...]) -> None:
@@ -109,4 +113,5 @@ def sweep_tool_calls(draft: Draft) -> None:
 
 
 def _count_index(run: Run) -> int:
-    return 3 * run.run_class + run.phase - 1
+    """Where `State.run_counts` counts the run: by class, then by phase as `Run.phase` has it."""
+    return 3 * run.run_class + (0 if run.in_flight else 1 if run.paused else 2)

@@ -17,7 +17,7 @@ from scheduler.events import (
 from scheduler.fairness import held_key
 from scheduler.placement import drop_held, free_slot, placement, rehome_held, submit
 from scheduler.runs import arrive, expect_back, expect_no_more, forget, identify, put_run, remember_tool_calls
-from scheduler.state import Draft, Run, State, Turn
+from scheduler.state import SIGN_OF_LIFE_S, Draft, Run, State, Turn
 
 
 def arrived(draft: Draft, event: TurnArrived) -> None:
@@ -52,11 +52,11 @@ def arrived(draft: Draft, event: TurnArrived) -> None:
 
 
 def heard_of(state: State, event: TurnStarted | FirstTokenSeen | TurnsRenewed) -> State:
-    """Starts the time limit of turns in flight anew. Nothing else changes, so this needs no draft."""
+    """Starts the time limit of turns in flight anew, within SIGN_OF_LIFE_S. Needs no draft: nothing else changes."""
     now, turns = max(state.now, event.at), state.turns
     for turn_id in event.turn_ids if isinstance(event, TurnsRenewed) else (event.turn_id,):
         turn = turns.get(turn_id)
-        if turn is not None and turn.replica is not None:
+        if turn is not None and turn.replica is not None and now - turn.renewed_at >= SIGN_OF_LIFE_S:
             turns = turns.set(turn_id, replace(turn, renewed_at=now))
     return replace(state, now=now, turns=turns)
 

@@ -88,7 +88,7 @@ class Model:
                 self.arrive(event)
             case TurnStarted() | FirstToken() | TurnsRenewed():
                 for turn_id in event.turn_ids if isinstance(event, TurnsRenewed) else (event.turn_id,):
-                    if turn_id in self.turns:
+                    if turn_id in self.turns and self.now - self.turns[turn_id].renewed_at >= 10:
                         self.turns[turn_id].renewed_at = self.now
             case TurnEnded():
                 turn = self.flying(event.turn_id)

@@ -17,6 +17,9 @@ def test_it_holds_what_a_sorted_list_would(changes: list[tuple[bool, int]]) -> N
         if add and key not in expected:
             ordered = ordered.add(key)
             expected.add(key)
+        elif add and (number + 1, "x") not in expected:
+            ordered = ordered.move(key, (number + 1, "x"))
+            expected = expected - {key} | {(number + 1, "x")}
         elif not add and key in expected:
             ordered = ordered.remove(key)
             expected.remove(key)
