@@ -60,8 +60,8 @@ def table(*rows: tuple[str, ...]) -> str:
 def settings() -> Iterator[str]:
     """The settings of every service."""
     yield (
-        "## Settings\n\nEach is an environment variable. A misspelt one of a service ends it with the known ones; an empty "
-        "one counts as unset.\n"
+        "## Settings\n\nEach is an environment variable. A misspelt one of a service ends it with the known ones; an "
+        "empty one counts as unset.\n"
     )
     yield "### Of all services\n"
     shared = ServiceConfig.model_fields
