@@ -24,7 +24,7 @@ from scheduler.ordered import EMPTY, Key, Ordered
 TURN_LIMIT_S = 600.0
 """A turn in flight that nobody reported or renewed for so long is dropped and frees its slot."""
 SIGN_OF_LIFE_S = 10.0
-"""A sign of life of a turn is noted if the last one is so long ago: fine enough for its limit, and most cost nothing."""
+"""A sign of life of a turn is noted if the last one is so long ago: fine enough for its limit, and most are free."""
 RUN_FORGOTTEN_S = 1800.0
 """A run without turns is forgotten after so long."""
 TOOL_CALL_REMEMBERED_S = 1800.0
