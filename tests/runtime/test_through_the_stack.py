@@ -43,7 +43,8 @@ async def one_run(folder: pathlib.Path, stack: Stack) -> None:
 
         async def forgotten() -> bool:
             async with http.get(stack.status_url + "/status") as answer:
-                return sum(count["runs"] for count in (await answer.json())["runs"]) == 0
+                runs: list[int] = [count["runs"] for count in (await answer.json())["runs"]]
+                return sum(runs) == 0
 
         await wait_until(forgotten, 10, "the scheduler forgets the run")
         await runtime.close()
