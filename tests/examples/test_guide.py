@@ -49,7 +49,7 @@ def test_the_client_of_the_readme_gets_a_reply(stack: Stack, tmp_path: pathlib.P
 
 def test_python_drives_the_scheduler_as_the_guide_shows(stack: Stack, tmp_path: pathlib.Path) -> None:
     [line] = re.findall(r"^ +python (-m grpc_tools\.protoc .*)$", (ROOT / "docs/guide.md").read_text(), re.MULTILINE)
-    python(tmp_path, *line.replace("path/to/luftpause", str(ROOT)).split())
+    python(tmp_path, *(word.replace("path/to/luftpause", str(ROOT)) for word in line.split()))
     out = python(tmp_path, "-c", shown("docs/guide.md", "python", stack))
     assert re.fullmatch(r"engine-\d http://127\.0\.0\.1:\d+\S*\nreports taken: 2\n", out), out
 
