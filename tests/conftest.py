@@ -11,4 +11,4 @@ settings.load_profile("house")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--histories", type=int, default=500, help="how many histories the scheduler's core is tried on")
+    parser.addoption("--histories", type=int, default=150, help="how many histories the scheduler's core is tried on")
