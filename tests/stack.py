@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import pathlib
 import signal
@@ -47,13 +48,19 @@ def environment(settings: Mapping[str, str]) -> dict[str, str]:
 
 def answers(url: str, token: str | None = None) -> bool:
     """Whether `GET url` answers 2xx."""
+    return fetched(url, token) is not None
+
+
+def fetched(url: str, token: str | None = None) -> bytes | None:
+    """The body of `GET url`, or None if it does not answer 2xx."""
     parts = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(parts.netloc, timeout=2)
     try:
         connection.request("GET", parts.path, headers={"Authorization": f"Bearer {token}"} if token else {})
-        return 200 <= connection.getresponse().status < 300
+        response = connection.getresponse()
+        return response.read() if 200 <= response.status < 300 else None
     except (http.client.HTTPException, OSError):
-        return False
+        return None
     finally:
         connection.close()
 
@@ -196,4 +203,16 @@ def running_stack(
             stack.services[module] = opened.enter_context(started(module, shared, log, *arguments))
         for module, health_urls, _ in parts:
             wait_healthy(stack.services[module], health_urls)
+        if not engines:
+            _wait_until_all_serve(stack, shared.get("LUFTPAUSE_TOKEN"))
         yield stack
+
+
+def _wait_until_all_serve(stack: Stack, token: str | None) -> None:
+    """The scheduler may have probed an engine before it listened, and learns its models two seconds later."""
+
+    def all_serve() -> bool:
+        replicas = json.loads(fetched(f"{stack.status_url}/status", token) or "{}").get("replicas", [])
+        return len(replicas) == len(stack.engine_urls) and all(each["healthy"] and each["models"] for each in replicas)
+
+    wait_until_sync(all_serve, START_TIMEOUT_S, "every engine's models are known")
