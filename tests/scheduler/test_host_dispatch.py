@@ -304,6 +304,7 @@ async def test_every_dataplane_is_told_which_runs_ended() -> None:
         first, second = running.dispatch(), running.dispatch()
         await first.open("dp")
         await second.open("dp-2")
+        await wait_until(lambda: running.host.is_attached(DataplaneId("dp-2")))
         await first.send(reports=[report("RUN_ENDED", "", run_id="r", caller="me")])
         for client in (first, second):
             answers = await client.until(lambda answers: [run for each in answers for run in each.ended_runs])
