@@ -1,7 +1,8 @@
 """What one agent's run asks for, drawn from a seed. Pure. Must not do I/O, read a clock or use unseeded chance.
 
-`plan_run` draws a run's texts and tool times; `Conversation` grows as a real one does: every turn appends the reply and
-a tool result, so that the prefix stays as it was. Read `driver` next.
+`plan_run` draws a run's sizes and tool times, all that a simulation in virtual time needs; `text` draws the words of a
+turn. `Conversation` grows as a real one does: every turn appends the reply and a tool result, so that the prefix stays
+as it was. Read `traces` for runs as they were recorded, `driver` for how runs are performed.
 """
 
 from __future__ import annotations
@@ -58,6 +59,21 @@ _TOOLS: list[dict[str, Any]] = [
 
 
 @dataclass(frozen=True, slots=True)
+class TurnPlan:
+    """Everything about a turn that chance or a recording decides."""
+
+    new_chars: int
+    """Characters that its prompt adds to the conversation: at first the context, then a tool's result."""
+    max_tokens: int
+    """Most tokens of its reply."""
+    tool_s: float
+    """How long the tool works that its reply asks for, seconds; 0 after the last turn."""
+    kept_chars: int | None = None
+    """None: the whole conversation goes on. Else the agent rewrote its history: of the conversation's first text only
+    so many characters are kept, and `new_chars` more follow them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """The shape of every run of a group. Raises ValueError, naming the field, where it makes no sense."""
 
@@ -78,6 +94,8 @@ class Workload:
     tools: ToolStyle = "api"
     """`api`: all turns but the last must call a tool, so the run pauses; `text`: replies are taken for tool calls as
     they are (ReAct), for engines without tools."""
+    sessions: tuple[tuple[TurnPlan, ...], ...] = ()
+    """Recorded runs, of which each run is one; they take the place of the sizes and times above. See `traces`."""
 
     def __post_init__(self) -> None:
         for name in ("turns", "max_tokens"):
@@ -102,24 +120,34 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """Everything about a run that chance decides."""
+    """One run."""
 
-    context: str
-    results: tuple[str, ...]
-    """What the tool answers after each turn but the last."""
-    tool_s: tuple[float, ...]
-    """How long it works for it, seconds."""
+    key: tuple[int, ...]
+    """What it was drawn from; its texts are too."""
+    turns: tuple[TurnPlan, ...]
 
 
 def plan_run(workload: Workload, *key: int) -> RunPlan:
     """The run that `key` (seed, group, agent, number of the run) stands for: the same key, the same run."""
     rng = random.Random(":".join(map(str, key)))
-    pauses = range(workload.turns - 1)
-    return RunPlan(
-        context=_text(rng, workload.context_chars),
-        results=tuple(_text(rng, workload.growth_chars) for _ in pauses),
-        tool_s=tuple(rng.uniform(workload.tool_s_min, workload.tool_s_max) for _ in pauses),
+    if workload.sessions:
+        return RunPlan(key, rng.choice(workload.sessions))
+    last = workload.turns - 1
+    turns = (
+        TurnPlan(
+            new_chars=workload.growth_chars if number else workload.context_chars,
+            max_tokens=workload.max_tokens,
+            tool_s=rng.uniform(workload.tool_s_min, workload.tool_s_max) if number < last else 0.0,
+        )
+        for number in range(workload.turns)
     )
+    return RunPlan(key, tuple(turns))
+
+
+def text(plan: RunPlan, turn: int) -> str:
+    """The words that turn number `turn` (from 0) adds to the conversation; no two runs share them."""
+    rng = random.Random(":".join(map(str, (*plan.key, "turn", turn))))
+    return _text(rng, plan.turns[turn].new_chars)
 
 
 def _text(rng: random.Random, chars: int) -> str:
@@ -141,24 +169,28 @@ class Conversation:
         self._plan = plan
         self._model = model
         self._turns_done = 0
+        self._begin(text(plan, 0))
+
+    def _begin(self, context: str) -> None:
+        self._context = context
         self._messages: list[dict[str, Any]] = [
-            {"role": "system", "content": f"{plan.context}\nYou work on the task above, one step at a time."},
+            {"role": "system", "content": f"{context}\nYou work on the task above, one step at a time."},
             {"role": "user", "content": "Take the first step."},
         ]
 
     @property
     def is_over(self) -> bool:
         """Whether all turns are done."""
-        return self._turns_done >= self._workload.turns
+        return self._turns_done >= len(self._plan.turns)
 
     def body(self) -> bytes:
         """The JSON body of the next turn."""
-        is_last = self._turns_done == self._workload.turns - 1
+        is_last = self._turns_done == len(self._plan.turns) - 1
         must_call = self._workload.tools == "api" and not is_last
         body: dict[str, Any] = {
             "model": self._model,
             "messages": self._messages,
-            "max_tokens": self._workload.max_tokens,
+            "max_tokens": self._plan.turns[self._turns_done].max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -169,20 +201,23 @@ class Conversation:
             body["ignore_eos"] = True
         return msgspec.json.encode(body)
 
-    def take_reply(self, text: str, tool_calls: list[ToolCall]) -> float | None:
+    def take_reply(self, said: str, tool_calls: list[ToolCall]) -> float | None:
         """Appends a whole reply and, unless it was the last, the tool's result; the seconds that the tool works."""
         number, self._turns_done = self._turns_done, self._turns_done + 1
         if self.is_over:
             return None
-        result = self._plan.results[number]
-        if tool_calls:
+        following = self._plan.turns[self._turns_done]
+        result = text(self._plan, self._turns_done)
+        if following.kept_chars is not None:
+            self._begin(self._context[: following.kept_chars] + result)
+        elif tool_calls:
             calls = [_as_message(call) for call in tool_calls]
-            self._messages.append({"role": "assistant", "content": text or None, "tool_calls": calls})
+            self._messages.append({"role": "assistant", "content": said or None, "tool_calls": calls})
             self._messages += [{"role": "tool", "tool_call_id": call.id, "content": result} for call in tool_calls]
         else:
-            self._messages.append({"role": "assistant", "content": text})
+            self._messages.append({"role": "assistant", "content": said})
             self._messages.append({"role": "user", "content": f"Observation: {result}"})
-        return self._plan.tool_s[number]
+        return self._plan.turns[number].tool_s
 
 
 def _as_message(call: ToolCall) -> dict[str, Any]:

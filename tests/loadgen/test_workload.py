@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.reply import ToolCall
-from loadgen.workload import Conversation, Workload, plan_run
+from loadgen.workload import Conversation, TurnPlan, Workload, plan_run, text
 
 SMALL = Workload(turns=3, context_chars=500, growth_chars=50, tool_s_min=0.1, tool_s_max=0.2)
 
@@ -22,19 +22,22 @@ def messages(conversation: Conversation) -> list[dict[str, Any]]:
 def test_the_same_key_plans_the_same_run_and_another_key_another_one() -> None:
     assert plan_run(SMALL, 1, 0, 2, 3) == plan_run(SMALL, 1, 0, 2, 3)
     others = [(2, 0, 2, 3), (1, 1, 2, 3), (1, 0, 3, 3), (1, 0, 2, 4)]
-    contexts = {plan_run(SMALL, *key).context[:40] for key in others}
-    assert len(contexts | {plan_run(SMALL, 1, 0, 2, 3).context[:40]}) == 5
+    plans = [plan_run(SMALL, *key) for key in [*others, (1, 0, 2, 3)]]
+    assert len({text(plan, 0)[:40] for plan in plans}) == 5
+    assert len({plan.turns for plan in plans}) == 5
 
 
 @pytest.mark.parametrize("chars", [0, 1, 7, 8_000, 100_000])
 def test_a_context_has_exactly_the_characters_asked_for(chars: int) -> None:
-    assert len(plan_run(Workload(context_chars=chars), 1).context) == chars
+    plan = plan_run(Workload(context_chars=chars), 1)
+    assert len(text(plan, 0)) == plan.turns[0].new_chars == chars
 
 
 def test_tools_work_within_the_range() -> None:
-    times = [seconds for key in range(100) for seconds in plan_run(SMALL, key).tool_s]
-    assert len(times) == 200
-    assert all(0.1 <= seconds <= 0.2 for seconds in times)
+    turns = [turn for key in range(100) for turn in plan_run(SMALL, key).turns]
+    assert len(turns) == 300
+    assert all(turn.tool_s == 0.0 for turn in turns[2::3])
+    assert all(0.1 <= turn.tool_s <= 0.2 for n, turn in enumerate(turns) if n % 3 < 2)
 
 
 def test_every_turn_appends_a_reply_and_a_result_and_leaves_the_prefix_alone() -> None:
@@ -73,6 +76,21 @@ def test_api_calls_are_answered_by_id_and_arguments_that_were_cut_are_mended() -
     calls = last["messages"][2]["tool_calls"]
     assert [call["function"]["arguments"] for call in calls] == ["{}", '{"topic":1}']
     assert [message["tool_call_id"] for message in last["messages"][3:]] == ["call-1", "call-2"]
+
+
+def test_a_rewritten_history_keeps_only_its_beginning() -> None:
+    turns = (TurnPlan(100, 5, 0.3), TurnPlan(20, 7, 0.1, kept_chars=40), TurnPlan(10, 9, 0.0))
+    workload = Workload(tools="text", sessions=(turns,))
+    plan = plan_run(workload, 1)
+    assert plan.turns == turns
+    conversation = Conversation(workload, plan, "m")
+    before = messages(conversation)
+    assert conversation.take_reply("said", []) == 0.3
+    after = messages(conversation)
+    assert len(after) == 2
+    assert after[0]["content"].startswith(text(plan, 0)[:40] + text(plan, 1))
+    assert after[0]["content"][40:60] != before[0]["content"][40:60]
+    assert json.loads(conversation.body())["max_tokens"] == 7
 
 
 @pytest.mark.parametrize(
