@@ -76,7 +76,7 @@ class Load:
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Load:
-        self._session = _session(self.target.token)
+        self._session = open_session(self.target.token)
         for number, group in enumerate(self.groups):
             self._tasks += [asyncio.create_task(self._agent(number, group, agent)) for agent in range(group.agents)]
         return self
@@ -161,7 +161,7 @@ class Load:
                         reply.finish()
                         return _record(reply, begun_s, time.perf_counter()), reply
             except (ReplyError, aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise _TurnFailedError(_kind(error)) from None
+                raise _TurnFailedError(fault_kind(error)) from None
             await asyncio.sleep(wait_s)
 
     async def _end_run(self, run_id: str, headers: dict[str, str]) -> None:
@@ -184,7 +184,8 @@ class _TurnFailedError(Exception):
         """What the server said, for people."""
 
 
-def _kind(error: Exception) -> str:
+def fault_kind(error: Exception) -> str:
+    """In a word or two, what went wrong with a request, so that the like can be counted."""
     match error:
         case ReplyError():
             return str(error)
@@ -228,7 +229,8 @@ def retry_after_s(value: str | None) -> float:
     return RETRY_S_DEFAULT if math.isnan(seconds) else min(max(seconds, 0.0), RETRY_S_MAX)
 
 
-def _session(token: str | None) -> aiohttp.ClientSession:
+def open_session(token: str | None) -> aiohttp.ClientSession:
+    """HTTP without a limit on connections or time, that shows the token."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
@@ -276,7 +278,7 @@ async def first_model(base_url: str, token: str | None) -> str:
     """The first model that `base_url` lists. Raises LoadError."""
     url = f"{base_url}/models"
     try:
-        async with asyncio.timeout(ASIDE_TIMEOUT_S), _session(token) as session, session.get(url) as response:
+        async with asyncio.timeout(ASIDE_TIMEOUT_S), open_session(token) as session, session.get(url) as response:
             body = await response.read()
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise LoadError(f"{url}: {_plain(error)}") from None

@@ -87,6 +87,17 @@ class Tally:
             if value is not None:
                 histogram.add(value)
 
+    def add_told_turns(
+        self, turns: int, turns_s: float, prompt_tokens: int, cached_tokens: int, completion_tokens: int
+    ) -> None:
+        """Counts whole turns of which only the sums are known."""
+        self.turns += turns
+        self.prompt_tokens += prompt_tokens
+        self.cached_tokens += cached_tokens
+        self.completion_tokens += completion_tokens
+        for _ in range(turns):
+            self.turn_s.add(turns_s / turns)
+
     def add_run(self, run_s: float) -> None:
         """Counts one run that came to its end."""
         self.runs += 1

@@ -1,0 +1,123 @@
+"""Load of sub-agents: runs that the runtime works on, spawned and awaited over MCP, one after another for each agent.
+
+The same surface as `driver.Load`, for the same reports. What a run did is told by the runtime after its end, so turns
+have no times of their own: each counts with the mean of its run, and first tokens are not seen. The task tells the
+tool calls line by line, as the simulated engine makes them (`fakes.engine.reply`); a real model decides itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from typing import Any
+
+from loadgen.driver import PAUSE_AFTER_FAULT_S, START_S_MAX
+from loadgen.mcp_calls import CallError, McpTools
+from loadgen.record import Tally
+from loadgen.workload import Group, plan_run
+
+TOOL = "lookup"
+"""What the sub-agents call: a tool of the simulated tool server, as `./luftpause up` starts it."""
+AWAIT_S = 600
+"""Most that one `await` may wait; it is repeated."""
+CANCEL_S = 5.0
+"""How long the sub-agents under way at the end have to be cancelled."""
+
+
+def task(context: str, calls: int) -> str:
+    """A task that is done with so many calls of `TOOL`."""
+    lines = "\n".join(f'CALL {TOOL} {{"query": "record {number}"}}' for number in range(1, calls + 1))
+    return f"{context}\nMake these tool calls one after another, then answer:\n{lines}"
+
+
+class SpawnLoad:
+    """A load that runs within `async with`, for as long as its user waits there."""
+
+    def __init__(self, url: str, token: str | None, model: str | None, group: Group, seed: int) -> None:
+        """`url` is where the runtime's MCP is; `model` None: the runtime's own choice."""
+        self.groups = (group,)
+        self.tallies = [Tally()]
+        self._group = group
+        self._seed = seed
+        self._model = {} if model is None else {"model": model}
+        self._tools = McpTools(url, token, group.caller)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._under_way: set[str] = set()
+        """Handles of sub-agents that have not ended."""
+
+    async def __aenter__(self) -> SpawnLoad:
+        await self._tools.__aenter__()
+        self._tasks = [asyncio.create_task(self._agent(agent)) for agent in range(self._group.agents)]
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        for each in self._tasks:
+            each.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CANCEL_S):
+                ends = (self._tools.call("cancel", handle=handle) for handle in self._under_way)
+                await asyncio.gather(*ends, return_exceptions=True)
+        await self._tools.__aexit__()
+
+    def raise_if_broken(self) -> None:
+        """Raises the exception of an agent that ended: none should, since faults of runs are counted."""
+        for each in self._tasks:
+            if each.done():
+                each.result()
+
+    def forget_warmup(self) -> None:
+        """Starts counting anew; runs under way are counted whole when they end."""
+        self.tallies = [Tally()]
+
+    async def _agent(self, agent: int) -> None:
+        await asyncio.sleep(random.Random(f"{self._seed}:0:{agent}").uniform(0, START_S_MAX))
+        done = 0
+        while True:
+            plan = plan_run(self._group.workload, self._seed, 0, agent, done)
+            done += 1
+            try:
+                await self._run(plan.context)
+            except CallError as error:
+                self.tallies[0].add_error(error.kind, error.message)
+                await asyncio.sleep(PAUSE_AFTER_FAULT_S)
+
+    async def _run(self, context: str) -> None:
+        """One run, counted if it completes. Raises CallError, also where it ends otherwise."""
+        workload = self._group.workload
+        begun_s = time.perf_counter()
+        spawned = await self._tell(
+            "spawn",
+            task=task(context, workload.turns - 1),
+            serviceClass=self._group.run_class,
+            tools=[TOOL],
+            # One more than it makes: without tools in the last request, its prompt would begin anew for the cache.
+            maxToolCalls=workload.turns,
+            maxTokens=workload.max_tokens,
+            **self._model,
+        )
+        handle = spawned["handle"]
+        self._under_way.add(handle)
+        state = "Running"
+        while state == "Running":
+            (told,) = (await self._tell("await", handles=[handle], timeout=AWAIT_S))["results"]
+            state = told["state"]
+        run_s = time.perf_counter() - begun_s
+        if state == "AwaitingApproval":
+            await self._tell("cancel", handle=handle)
+        self._under_way.discard(handle)
+        if state != "Completed":
+            raise CallError(state, told.get("error", ""))
+        shown = (await self._tell("status", handle=handle))["runs"]
+        (own,) = (each["own"] for each in shown if each["handle"] == handle)
+        self.tallies[0].add_told_turns(
+            own["turns"], own["turnS"], own["promptTokens"], own["cachedTokens"], own["completionTokens"]
+        )
+        self.tallies[0].add_run(run_s)
+
+    async def _tell(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        result = await self._tools.call(tool, **arguments)
+        told: dict[str, Any] = result["structuredContent"]
+        return told
