@@ -16,7 +16,7 @@ from typing import Any
 from loadgen.driver import PAUSE_AFTER_FAULT_S, START_S_MAX
 from loadgen.mcp_calls import CallError, McpTools
 from loadgen.record import Tally
-from loadgen.workload import Group, plan_run
+from loadgen.workload import Group, RunPlan, plan_run, text
 
 TOOL = "lookup"
 """What the sub-agents call: a tool of the simulated tool server, as `./luftpause up` starts it."""
@@ -79,23 +79,23 @@ class SpawnLoad:
             plan = plan_run(self._group.workload, self._seed, 0, agent, done)
             done += 1
             try:
-                await self._run(plan.context)
+                await self._run(plan)
             except CallError as error:
                 self.tallies[0].add_error(error.kind, error.message)
                 await asyncio.sleep(PAUSE_AFTER_FAULT_S)
 
-    async def _run(self, context: str) -> None:
+    async def _run(self, plan: RunPlan) -> None:
         """One run, counted if it completes. Raises CallError, also where it ends otherwise."""
-        workload = self._group.workload
+        turns = len(plan.turns)
         begun_s = time.perf_counter()
         spawned = await self._tell(
             "spawn",
-            task=task(context, workload.turns - 1),
+            task=task(text(plan, 0), turns - 1),
             serviceClass=self._group.run_class,
             tools=[TOOL],
             # One more than it makes: without tools in the last request, its prompt would begin anew for the cache.
-            maxToolCalls=workload.turns,
-            maxTokens=workload.max_tokens,
+            maxToolCalls=turns,
+            maxTokens=max(turn.max_tokens for turn in plan.turns),
             **self._model,
         )
         handle = spawned["handle"]
