@@ -17,6 +17,7 @@ import uvloop
 from common.pool import Pool, PoolError, load
 from common.signals import serve_until_signal
 from dataplane.config import DataplaneConfig
+from dataplane.decide import Decisions
 from dataplane.fresh_ids import id_source
 from dataplane.metrics import Snapshot
 from dataplane.proxy import CHECK_S, Proxy
@@ -51,7 +52,8 @@ class App:
         self._proxy = Proxy(self._scheduler, pool)
         self.address: tuple[str, int] | None = None
         """Where it listens, once it does."""
-        self._server = Server(self._proxy, Routes(self._scheduler, config.token_text, self._snapshot), config)
+        routes = Routes(self._scheduler, Decisions(self._proxy), config.token_text, self._snapshot)
+        self._server = Server(self._proxy, routes, config)
 
     async def serve(self, ended: asyncio.Event, listen_on: socket.socket | None = None) -> None:
         """Listens until `ended` is set, on the configured address or on `listen_on`. Raises PortTakenError."""

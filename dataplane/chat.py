@@ -6,17 +6,17 @@ Nothing here validates a request for the engine: fields that are not needed are 
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import msgspec
 
-from dataplane.errors import ApiError, invalid
+from dataplane import bodies
+from dataplane.errors import ApiError
 
 TOOL_CALL_IDS_MAX = 64
 TOOL_CALL_ID_CHARS_MAX = 256
 
-_MODEL_CHARS_MAX = 512
+MODEL_CHARS_MAX = 512
 _SPACE = b" \t\r\n"
 
 
@@ -32,7 +32,7 @@ class _StreamOptions(msgspec.Struct):
 class ChatRequest(msgspec.Struct):
     """The fields of a chat completion request that matter to a proxy."""
 
-    model: Annotated[str, msgspec.Meta(min_length=1, max_length=_MODEL_CHARS_MAX)]
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=MODEL_CHARS_MAX)]
     messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
     stream: bool | None = None
     stream_options: _StreamOptions | msgspec.UnsetType | None = msgspec.UNSET
@@ -61,26 +61,7 @@ _TRUE = msgspec.Raw(b"true")
 
 def parse(body: bytes) -> ChatRequest | ApiError:
     """The request in `body`, or a 400 that names the field and what was expected."""
-    if not body:
-        return invalid("body", "expected JSON, it is empty")
-    try:
-        return _DECODER.decode(body)
-    except msgspec.ValidationError as error:
-        return _explain(str(error))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return invalid("body", f"expected JSON: {error}")
-    except RecursionError:
-        return invalid("body", "expected JSON that is nested less deeply")
-
-
-def _explain(problem: str) -> ApiError:
-    """msgspec's sentence, turned so that the field comes first."""
-    what, _, path = problem.partition(" - at `")
-    field = path.rstrip("`").removeprefix("$").removeprefix(".")
-    missing = re.fullmatch(r"Object missing required field `(.*)`", what)
-    if missing:
-        return invalid(f"{field}.{missing[1]}" if field else missing[1], "expected a value, it is missing")
-    return invalid(field or "body", what.replace("`", "").replace("Expected str", "Expected string").lower())
+    return bodies.read(body, _DECODER)
 
 
 def ask_for_usage(body: bytes, request: ChatRequest) -> bytes:

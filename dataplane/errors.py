@@ -60,8 +60,19 @@ def unauthorized(message: str) -> ApiError:
 
 def no_route(path: str) -> ApiError:
     """404: nothing is served at `path`."""
-    served = "POST /v1/chat/completions, GET /v1/models, DELETE /v1/runs/{id}, GET /health, GET /metrics"
+    served = (
+        "POST /v1/chat/completions, POST /v1/decide, GET /v1/models, DELETE /v1/runs/{id}, GET /health, GET /metrics"
+    )
     return ApiError(404, f"nothing is served at {path}; there are {served}", "unknown_path")
+
+
+def no_replica(one_shot: bool) -> ApiError:
+    """404: a decision names no model, and nobody could answer it."""
+    if one_shot:
+        problem = "model: no one-shot replica (a classifier) is in the pool; name labels to ask a generative one"
+    else:
+        problem = "model: no generative replica is in the pool"
+    return ApiError(404, problem, "model_not_found")
 
 
 def run_of_other_caller(run_id: str) -> ApiError:

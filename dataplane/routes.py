@@ -1,28 +1,32 @@
 """Which request is answered by whom, and the rare routes themselves: models, end of a run, health, metrics.
 
 A route is found when a request's head is whole, so that a client learns of a wrong path, token or header before its
-body is read. Chat completions are `proxy`'s.
+body is read. Chat completions are `proxy`'s, decisions `decide`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
 from common.auth import UNAUTHENTICATED, is_authorized
 from common.ids import ID_SHAPE, cut_caller, is_id
 from dataplane import errors
+from dataplane.decide import Decisions
 from dataplane.exposition import CONTENT_TYPE, expose
 from dataplane.identity import CALLER, RUN_ID, identify
 from dataplane.metrics import Snapshot
 from dataplane.request import Answer, Chat, Request, Route
 from dataplane.scheduler_client import SchedulerClient
+from protos import turn_pb2
 
 MODELS_S_MAX = 5.0
 """How long a list of models waits for the scheduler."""
 
 _CHAT = "/v1/chat/completions"
+_DECIDE = "/v1/decide"
 _RUNS = "/v1/runs/"
 
 
@@ -30,9 +34,14 @@ class Routes:
     """Finds routes. `snapshot` tells the numbers of all workers."""
 
     def __init__(
-        self, scheduler: SchedulerClient, token: str | None, snapshot: Callable[[], Awaitable[Snapshot]]
+        self,
+        scheduler: SchedulerClient,
+        decisions: Decisions,
+        token: str | None,
+        snapshot: Callable[[], Awaitable[Snapshot]],
     ) -> None:
         self._scheduler = scheduler
+        self._decisions = decisions
         self._token = token
         self._snapshot = snapshot
 
@@ -42,11 +51,13 @@ class Routes:
         method = request.method
         if path.startswith("/v1/") and not is_authorized(self._token, request.headers.get(b"authorization")):
             return errors.unauthorized(UNAUTHENTICATED)
-        if path == _CHAT:
+        if path in (_CHAT, _DECIDE):
             if method != "POST":
                 return errors.wrong_method(method, path, "POST")
             identity = identify(request.headers)
-            return identity if isinstance(identity, errors.ApiError) else Chat(identity)
+            if isinstance(identity, errors.ApiError):
+                return identity
+            return Chat(identity) if path == _CHAT else partial(self._decisions.decide, request, identity)
         if path.startswith(_RUNS):
             return self._find_run(path.removeprefix(_RUNS), request)
         rare = {"/v1/models": self._models, "/health": self._health, "/metrics": self._metrics}.get(path)
@@ -74,11 +85,12 @@ class Routes:
         return end_run
 
     async def _models(self) -> Answer:
-        models = await self._scheduler.models(MODELS_S_MAX)
-        if models is None:
+        replicas = await self._scheduler.replicas(MODELS_S_MAX)
+        if replicas is None:
             error = errors.scheduler_absent()
             return Answer(error.status, error.body())
-        data = [{"id": model, "object": "model", "created": 0, "owned_by": "luftpause"} for model in models]
+        models = {model for each in replicas if each.kind != turn_pb2.REPLICA_KIND_ONE_SHOT for model in each.models}
+        data = [{"id": model, "object": "model", "created": 0, "owned_by": "luftpause"} for model in sorted(models)]
         return Answer(200, msgspec.json.encode({"object": "list", "data": data}))
 
     async def _health(self) -> Answer:

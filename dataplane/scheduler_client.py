@@ -56,7 +56,7 @@ _CHANNEL_OPTIONS = (
 
 
 class SchedulerClient:
-    """Keeps one stream to the scheduler for as long as `run` runs. All methods but `run` and `models` only queue."""
+    """Keeps one stream to the scheduler for as long as `run` runs. All methods but `run` and `replicas` only queue."""
 
     def __init__(self, target: str, dataplane_id: str, token: str | None) -> None:
         self._target = target
@@ -159,16 +159,15 @@ class SchedulerClient:
         self._runs.forget(run_id, caller)
         self._report(turn_pb2.Report(kind=turn_pb2.REPORT_KIND_RUN_ENDED, run_id=run_id, caller=caller))
 
-    async def models(self, timeout_s: float) -> list[str] | None:
-        """Models that generative replicas serve, sorted; None where the scheduler does not answer in time."""
+    async def replicas(self, timeout_s: float) -> list[scheduler_pb2.ReplicaStatus] | None:
+        """The replicas as the scheduler sees them now; None where it does not answer in time."""
         if self._channel is None:
             return None
         stub: scheduler_pb2_grpc.SchedulerAsyncStub = scheduler_pb2_grpc.SchedulerStub(self._channel)
         call = stub.Watch(scheduler_pb2.WatchRequest(), timeout=timeout_s, metadata=self._metadata)
         try:
             async for status in call:
-                found = {m for r in status.replicas if r.kind != turn_pb2.REPLICA_KIND_ONE_SHOT for m in r.models}
-                return sorted(found)
+                return list(status.replicas)
         except grpc.aio.AioRpcError:
             return None
         finally:
@@ -322,7 +321,8 @@ class SchedulerClient:
         ticket.replica = placement.replica
         ticket.sequence = placement.sequence
         self._in_flight[placement.turn_id] = ticket
-        self._runs.placed(ticket.placed_at, placement.run_id, ticket.message, placement)
+        if placement.run_id:  # a one-shot turn has none
+            self._runs.placed(ticket.placed_at, placement.run_id, ticket.message, placement)
         ticket.owner.placed(placement)
 
     def _report(self, report: turn_pb2.Report) -> None:

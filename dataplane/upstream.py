@@ -7,6 +7,7 @@ An `Exchange` (see `proxy`) is one request and its reply; it is called back in t
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import socket
 import ssl
@@ -327,9 +328,10 @@ class Endpoint:
         self._lines = f"host: {parts.netloc}\r\n{authorization}".encode()
         self._idle: list[EngineConnection] = []
 
-    def request_line(self, path: str) -> bytes:
-        """The first lines of a POST to `path` below the API's base: request line, host, the replica's key."""
-        return f"POST {self._base}{path} HTTP/1.1\r\n".encode() + self._lines
+    def request_line(self, path: str, *, versioned: bool = True) -> bytes:
+        """The first lines of a POST to `path` below the API's base (or beside its /v1): request line, host, key."""
+        base = self._base if versioned else self._base.removesuffix("/v1")
+        return f"POST {base}{path} HTTP/1.1\r\n".encode() + self._lines
 
     def acquire(self) -> EngineConnection | None:
         """The connection that was used last and is still open, or None."""
@@ -378,14 +380,10 @@ class Endpoint:
             self._idle.pop().abort()
 
 
-_contexts: list[ssl.SSLContext] = []
-
-
+@functools.cache
 def _tls_context() -> ssl.SSLContext:
     """One context for all: loading the certificates takes tens of milliseconds."""
-    if not _contexts:
-        _contexts.append(ssl.create_default_context())
-    return _contexts[0]
+    return ssl.create_default_context()
 
 
 def _reason(error: BaseException) -> str:

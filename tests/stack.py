@@ -163,17 +163,24 @@ def running_stack(
     settings: Mapping[str, str] | None = None,
     engines: tuple[str, ...] = (),
     dataplane_arguments: tuple[str, ...] = (),
+    *,
+    classifier: bool = False,
 ) -> Iterator[Stack]:
     """Runs fake engines, scheduler and dataplane while the block runs; their logs are in `folder`.
 
+    With `classifier`, a further engine is the one-shot replica of that name.
     `settings` are more environment variables, seen by all three. `engines` are URLs of engines that run already: then
     no fake ones are started.
     """
-    ports = free_ports(3 + replicas)
+    ports = free_ports(3 + replicas + classifier)
     grpc_port, status_port, dataplane_port, *engine_ports = ports
     engine_urls = list(engines) or [f"http://127.0.0.1:{port}" for port in engine_ports]
     pool = folder / "pool.toml"
+    classifier_url = engine_urls.pop() if classifier else ""
     pool.write_text("".join(f'[[replica]]\nname = "engine-{n}"\nurl = "{url}"\n' for n, url in enumerate(engine_urls)))
+    if classifier:
+        with pool.open("a") as file:
+            file.write(f'[[replica]]\nname = "classifier"\nurl = "{classifier_url}"\nkind = "one-shot"\n')
     shared = {
         "LUFTPAUSE_POOL": str(pool),
         "LUFTPAUSE_STATE": str(folder / "state"),
@@ -204,15 +211,15 @@ def running_stack(
         for module, health_urls, _ in parts:
             wait_healthy(stack.services[module], health_urls)
         if not engines:
-            _wait_until_all_serve(stack, shared.get("LUFTPAUSE_TOKEN"))
+            _wait_until_all_serve(stack, replicas + classifier, shared.get("LUFTPAUSE_TOKEN"))
         yield stack
 
 
-def _wait_until_all_serve(stack: Stack, token: str | None) -> None:
+def _wait_until_all_serve(stack: Stack, count: int, token: str | None) -> None:
     """The scheduler may have probed an engine before it listened, and learns its models two seconds later."""
 
     def all_serve() -> bool:
         replicas = json.loads(fetched(f"{stack.status_url}/status", token) or "{}").get("replicas", [])
-        return len(replicas) == len(stack.engine_urls) and all(each["healthy"] and each["models"] for each in replicas)
+        return len(replicas) == count and all(each["healthy"] and each["models"] for each in replicas)
 
     wait_until_sync(all_serve, START_TIMEOUT_S, "every engine's models are known")

@@ -23,6 +23,11 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
         self.acknowledges = True
         self.refusals: dict[str, tuple[turn_pb2.RefusalReason.ValueType, str]] = {}
         self.models = ["m"]
+        self.classifiers: dict[str, list[str]] = {"c": ["classifier"]}
+        """Models of the one-shot replicas, by name."""
+        self.healthy: set[str] = set()
+        self.watched = 0
+        """How often it was asked for its status."""
         self.requests: list[DispatchRequest] = []
         self.turns: list[turn_pb2.Turn] = []
         self.reports: list[turn_pb2.Report] = []
@@ -119,11 +124,17 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
         self, _request: scheduler_pb2.WatchRequest, _context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[scheduler_pb2.WatchResponse]:
         """The status, once."""
+        self.watched += 1
         generative = scheduler_pb2.ReplicaStatus(
             name="engine-0", kind=turn_pb2.REPLICA_KIND_GENERATIVE, models=self.models
         )
-        one_shot = scheduler_pb2.ReplicaStatus(name="c", kind=turn_pb2.REPLICA_KIND_ONE_SHOT, models=["classifier"])
-        yield scheduler_pb2.WatchResponse(replicas=[generative, one_shot, generative])
+        one_shot = [
+            scheduler_pb2.ReplicaStatus(
+                name=name, kind=turn_pb2.REPLICA_KIND_ONE_SHOT, models=models, healthy=name in self.healthy
+            )
+            for name, models in self.classifiers.items()
+        ]
+        yield scheduler_pb2.WatchResponse(replicas=[generative, *one_shot, generative])
 
     async def Admit(self, _request: Any, context: Any) -> Any:  # noqa: N802
         """A dataplane uses Dispatch."""

@@ -332,7 +332,7 @@ async def test_a_rare_route_that_fails_is_a_500_and_no_silence(
     async def break_down(_timeout_s: float) -> None:
         raise RuntimeError("with a secret")
 
-    monkeypatch.setattr(rig.app._scheduler, "models", break_down)
+    monkeypatch.setattr(rig.app._scheduler, "replicas", break_down)
     response = await rig.ask(request(b"", method="GET", path="/v1/models"))
     assert (response.status, response.error) == (500, "the dataplane failed to answer")
     assert "request failed" in caplog.text

@@ -1,0 +1,42 @@
+"""Reads the JSON body of a request, and tells its client what is wrong with it. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from dataplane.errors import ApiError, invalid
+
+T = TypeVar("T")
+
+
+def read(body: bytes, decoder: msgspec.json.Decoder[T]) -> T | ApiError:
+    """What `decoder` makes of `body`, or a 400 that names the field and what was expected."""
+    if not body:
+        return invalid("body", "expected JSON, it is empty")
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        return _explain(str(error))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return invalid("body", f"expected JSON: {error}")
+    except RecursionError:
+        return invalid("body", "expected JSON that is nested less deeply")
+
+
+def _explain(problem: str) -> ApiError:
+    """msgspec's sentence, turned so that the field comes first."""
+    what, _, path = problem.partition(" - at `")
+    field = path.rstrip("`").removeprefix("$").removeprefix(".")
+    missing = re.fullmatch(r"Object missing required field `(.*)`", what)
+    if missing:
+        return invalid(f"{field}.{missing[1]}" if field else missing[1], "expected a value, it is missing")
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL)
+    if unknown:
+        return invalid(unknown[1][:_NAME_CHARS_MAX], "there is no such field")
+    return invalid(field or "body", what.replace("`", "").replace("Expected str", "Expected string").lower())
+
+
+_NAME_CHARS_MAX = 64
