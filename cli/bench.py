@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from cli import options
+from cli import bench_flood, options
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     help="Measure a part against its bar; exits non-zero where the bar is missed.",
 )
+
+app.command("flood")(bench_flood.run)
 
 
 @app.command()

@@ -56,6 +56,10 @@ class Target:
     token: str | None = None
     send_headers: bool = True
     """Whether run id, class and caller are told; without them a run is known by its tool call ids alone."""
+    send_run_id: bool = True
+    """Whether the run id is among those headers."""
+    session_header: str = ""
+    """A further header that tells the run id, for routers that listen to another one; empty: none."""
     end_runs: bool = True
     """Whether a run's end is told (`DELETE /v1/runs/{id}`)."""
     turn_timeout_s: float = 600.0
@@ -118,8 +122,11 @@ class Load:
     def _headers(self, group: Group, run_id: str) -> dict[str, str]:
         headers = {"content-type": "application/json"}
         if self.target.send_headers:
-            headers["x-luftpause-run-id"] = run_id
             headers["x-luftpause-class"] = group.run_class
+            if self.target.send_run_id:
+                headers["x-luftpause-run-id"] = run_id
+                if self.target.session_header:
+                    headers[self.target.session_header] = run_id
             if group.caller:
                 headers["x-luftpause-caller"] = group.caller
         return headers
@@ -165,7 +172,7 @@ class Load:
             await asyncio.sleep(wait_s)
 
     async def _end_run(self, run_id: str, headers: dict[str, str]) -> None:
-        if not (self.target.end_runs and self.target.send_headers):
+        if not (self.target.end_runs and self.target.send_headers and self.target.send_run_id):
             return
         # A courtesy: the scheduler forgets the run anyway, so a fault here is none of the load.
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):

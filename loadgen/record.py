@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 _BUCKET_RATIO = 1.01
@@ -26,6 +27,12 @@ class Histogram:
         self._buckets[round(math.log(max(value, _SMALLEST)) / _LOG_RATIO)] += 1
         self.count += 1
         self.total += value
+
+    def take(self, other: Histogram) -> None:
+        """Counts all that `other` has counted."""
+        self._buckets.update(other._buckets)
+        self.count += other.count
+        self.total += other.total
 
     def percentile(self, percent: float) -> float | None:
         """The smallest value that `percent` of all values do not exceed (nearest rank); None if there is none."""
@@ -109,3 +116,17 @@ class Tally:
         if message:
             self.messages.setdefault(kind, message)
         self.runs_failed += 1
+
+
+def merged(tallies: Iterable[Tally]) -> Tally:
+    """One tally of all that happened in `tallies`."""
+    whole = Tally()
+    for tally in tallies:
+        for name in ("turns", "runs", "runs_failed", "prompt_tokens", "cached_tokens", "completion_tokens"):
+            setattr(whole, name, getattr(whole, name) + getattr(tally, name))
+        whole.errors.update(tally.errors)
+        whole.retries.update(tally.retries)
+        whole.messages = tally.messages | whole.messages
+        for name in ("run_s", "turn_s", "ttft_s", "itl_s"):
+            getattr(whole, name).take(getattr(tally, name))
+    return whole

@@ -1,0 +1,155 @@
+"""Lets entries take turns on the same engines: warm-up, measurement, the next one, and all again.
+
+Each measurement starts its arm anew, on engines that are idle and remember nothing, with texts of its own; the order
+changes with each repeat. Must not judge or print: `figures` does the one, who called hears of progress. Read `arms`
+for what is started, `driver` for what the agents do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import aiohttp
+
+from loadgen.compare import engines
+from loadgen.compare.arms import Arm, Place
+from loadgen.compare.engines import Fakes, Served
+from loadgen.compare.figures import Sample
+from loadgen.compare.processes import body_of, free_ports, started
+from loadgen.driver import Load, Target
+from loadgen.workload import Group
+
+_TELL_EVERY_S = 1.0
+_TURN_TIMEOUT_S = 1_800.0
+"""No turn is given up in a flood: a router that lets it wait so long shows that in its figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An arm under a load."""
+
+    name: str
+    arm: Arm
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long and how often each entry is measured."""
+
+    warm_up_s: float = 60.0
+    measure_s: float = 150.0
+    repeats: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is the same for all entries."""
+
+    timing: Timing
+    seed: int
+    model: str
+    end_runs: bool = True
+    """Whether arms that want to be told the end of a run are told."""
+    send_run_id: bool = True
+    """Whether routers are told which turns belong together."""
+
+
+Tell = Callable[[str, Sample], None]
+"""Hears what is going on, and the figures so far."""
+
+
+class Contest:
+    """Entries on engines. `environment` is that of all processes started."""
+
+    def __init__(
+        self, entries: Sequence[Entry], where: tuple[str, ...] | Fakes, rules: Rules, environment: Mapping[str, str]
+    ) -> None:
+        self._entries = tuple(entries)
+        self._where = where
+        self._rules = rules
+        self._environment = environment
+
+    async def run(self, tell: Tell) -> dict[str, list[Sample]]:
+        """The samples of each entry, one a repeat. Raises ProcessError and ArmError."""
+        samples: dict[str, list[Sample]] = {entry.name: [] for entry in self._entries}
+        repeats = self._rules.timing.repeats
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+            for repeat in range(repeats):
+                first = repeat % len(self._entries)
+                for entry in (*self._entries[first:], *self._entries[:first]):
+                    number = repeat * len(self._entries) + self._entries.index(entry)
+
+                    def told(what: str, so_far: Sample, name: str = entry.name, repeat: int = repeat) -> None:
+                        tell(f"{name}, {repeat + 1} of {repeats}: {what}", so_far)
+
+                    samples[entry.name].append(await self._measure(session, entry, number, told))
+        return samples
+
+    async def _measure(self, session: aiohttp.ClientSession, entry: Entry, number: int, tell: Tell) -> Sample:
+        tell("starting", Sample(0.0, ()))
+        with tempfile.TemporaryDirectory(prefix="luftpause-bench-") as name:
+            folder = pathlib.Path(name)
+            async with engines.fresh(self._where, session, self._environment, folder) as urls:
+                first, second, third = free_ports(3)
+                place = Place((first, second, third), urls, name, sys.executable)
+                arm = entry.arm
+                if not arm.command:
+                    return await self._load(entry, arm.url, number, tell)
+                (folder / "config").write_text(place.fill(arm.config))
+                async with started(arm.name, place.words(arm.command), self._environment, folder) as process:
+
+                    async def is_ready() -> bool:
+                        body = await body_of(session, place.fill(arm.ready_url))
+                        return body is not None and arm.is_ready(body, len(urls))
+
+                    await process.wait_ready(is_ready)
+                    sample = await self._load(entry, place.fill(arm.url), number, tell)
+                    process.check()
+                    return sample
+
+    async def _load(self, entry: Entry, url: str, number: int, tell: Tell) -> Sample:
+        rules = self._rules
+        target = Target(
+            f"{url}/v1",
+            rules.model,
+            end_runs=rules.end_runs and entry.arm.ends_runs,
+            send_run_id=rules.send_run_id,
+            session_header=entry.arm.session_header,
+            turn_timeout_s=_TURN_TIMEOUT_S,
+        )
+        # A seed of its own, so that no text was seen before; the same at the next call of the same bench.
+        async with Load(target, entry.groups, rules.seed * 1_000 + number) as load:
+            await _watch(load, rules.timing.warm_up_s, lambda so_far: tell("warm-up", so_far))
+            load.forget_warmup()
+            return await _watch(load, rules.timing.measure_s, lambda so_far: tell("measuring", so_far))
+
+
+async def _watch(load: Load, seconds: float, tell: Callable[[Sample], None]) -> Sample:
+    """The sample of `load` after `seconds`."""
+    begun_s = time.perf_counter()
+    while True:
+        spent_s = time.perf_counter() - begun_s
+        sample = Sample(spent_s, tuple(zip(load.groups, load.tallies, strict=True)))
+        tell(sample)
+        load.raise_if_broken()
+        if spent_s >= seconds:
+            return sample
+        await asyncio.sleep(min(_TELL_EVERY_S, seconds - spent_s))
+
+
+async def look(where: tuple[str, ...] | Fakes, environment: Mapping[str, str]) -> Served:
+    """What the first engine serves; fake ones are started for the moment. Raises ProcessError."""
+    timeout = aiohttp.ClientTimeout(total=60)
+    with tempfile.TemporaryDirectory(prefix="luftpause-bench-") as name:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            engines.fresh(where, session, environment, pathlib.Path(name)) as urls,
+        ):
+            return await engines.served(session, urls[0])

@@ -1,0 +1,144 @@
+"""What a comparison shows: progress while it runs, tables and verdicts at its end; and how it is broken off.
+
+Must not compute figures: `figures` does. Progress goes to stderr, so that stdout has the result alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import pathlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from loadgen.compare import picture, table
+from loadgen.compare.arms import ArmError
+from loadgen.compare.contest import Entry, Tell, Timing
+from loadgen.compare.figures import CLASSES, Bar, Sample
+from loadgen.compare.processes import ProcessError
+
+T = TypeVar("T")
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells tell it."""
+_LINE_EVERY_S = 15.0
+_WIDTH_MIN = 150
+"""Columns of a table that is not shown on a terminal."""
+
+
+class Interrupted(Exception):  # noqa: N818 - nothing has failed
+    """SIGINT or SIGTERM came."""
+
+
+async def until_signal(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives; SIGINT or SIGTERM cancels it, the first of them alone, so that clearing up is never broken
+    off. Raises Interrupted then."""
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        if not stopped:
+            stopped = True
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        raise Interrupted from None
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """The exit code of `work()`; what went wrong is told in one line."""
+    try:
+        return work()
+    except (ArmError, ProcessError) as error:
+        print(f"luftpause: {error}", file=sys.stderr)
+        return 1
+    except Interrupted:
+        print("luftpause: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+@contextlib.contextmanager
+def progress(entries: Sequence[Entry], timing: Timing) -> Iterator[Tell]:
+    """What a contest tells, as a bar on a terminal, else as a line from time to time."""
+    console = Console(stderr=True)
+    count = len(entries) * timing.repeats
+    whole_s = count * (timing.warm_up_s + timing.measure_s)
+    print(f"{count} measurements, at least {whole_s / 60:.0f} min", file=sys.stderr, flush=True)
+    if not console.is_terminal:
+        yield _lines()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=whole_s)
+        begun_s = time.monotonic()
+
+        def tell(what: str, so_far: Sample) -> None:
+            bar.update(task, completed=time.monotonic() - begun_s, description=_line(what, so_far))
+
+        yield tell
+
+
+def _lines() -> Tell:
+    last, last_s = "", 0.0
+
+    def tell(what: str, so_far: Sample) -> None:
+        nonlocal last, last_s
+        now_s = time.monotonic()
+        if what != last or now_s - last_s >= _LINE_EVERY_S:
+            last, last_s = what, now_s
+            print(_line(what, so_far), file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _line(what: str, so_far: Sample) -> str:
+    told = [f"{what} {so_far.seconds:.0f} s" if so_far.seconds else what]
+    for run_class in CLASSES:
+        if any(group.run_class == run_class for group, _ in so_far.groups):
+            tally = so_far.tally(run_class)
+            told.append(f"{run_class} {tally.runs} runs, {tally.turns} turns")
+            if tally.errors:
+                told.append(f"{tally.errors.total()} errors")
+    return "; ".join(told)
+
+
+def result(
+    report: Mapping[str, Any], bars: Sequence[Bar], *, json_to: pathlib.Path | None, svg_to: pathlib.Path | None
+) -> int:
+    """Prints tables and verdicts and writes the files asked for; `json_to` "-" is stdout, which then has nothing else.
+
+    0 if all bars hold, else 1.
+    """
+    document = {**report, "bars": [bar.as_json() for bar in bars], "passed": all(bar.holds for bar in bars)}
+    if json_to == pathlib.Path("-"):
+        print(json.dumps(document))
+    else:
+        if json_to is not None:
+            json_to.write_text(json.dumps(document, indent=1) + "\n")
+        _print(report, bars)
+    if svg_to is not None:
+        svg_to.write_text(picture.draw(report))
+    return 0 if document["passed"] else 1
+
+
+def _print(report: Mapping[str, Any], bars: Sequence[Bar]) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(console.width, _WIDTH_MIN))
+    for each in table.tables(report):
+        console.print(each)
+    for line in (*table.faults(report), *table.verdicts(bars)):
+        console.print(line, markup=False, highlight=False)
