@@ -36,3 +36,15 @@ def relay(print_json: options.Json = False) -> None:
     from loadgen.bench_relay import main  # noqa: PLC0415
 
     raise typer.Exit(main(json_output=print_json))
+
+
+@app.command()
+def fanout(print_json: options.Json = False) -> None:
+    """Sixteen sub-agents together, against one after another, and against the same without luftpause.
+
+    Tasks of 2,800 tokens with one to three tool calls of 2 s each; engines and tools are simulated. Takes about two and
+    a half minutes, most of it one after another.
+    """
+    from loadgen.bench_fanout import main  # noqa: PLC0415
+
+    raise typer.Exit(main(json_output=print_json))

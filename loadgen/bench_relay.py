@@ -16,7 +16,7 @@ import shutil
 import signal
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -179,8 +179,8 @@ def main(json_output: bool, counts: Counts | None = None) -> int:
         return 0
     counts = counts or Counts()
     try:
-        with _progress(steps(counts)) as tell:
-            report = asyncio.run(_until_signal(counts, find_nginx(), tell))
+        with progress(steps(counts)) as tell:
+            report = asyncio.run(until_signal(measure(counts, find_nginx(), tell)))
     except RigError as error:
         print(f"luftpause: {error}", file=sys.stderr)
         return 1
@@ -194,9 +194,9 @@ def main(json_output: bool, counts: Counts | None = None) -> int:
     return 0 if report["passed"] else 1
 
 
-async def _until_signal(counts: Counts, nginx: str | None, tell: Callable[[str], None]) -> dict[str, Any]:
-    """As `measure`; SIGINT and SIGTERM cancel it, the first of them alone, so that clearing up is never broken off."""
-    task = asyncio.ensure_future(measure(counts, nginx, tell))
+async def until_signal(measuring: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """What is measured; SIGINT and SIGTERM cancel it, the first of them alone: clearing up is never broken off."""
+    task = asyncio.ensure_future(measuring)
     loop = asyncio.get_running_loop()
     wanted = asyncio.Event()
 
@@ -211,7 +211,8 @@ async def _until_signal(counts: Counts, nginx: str | None, tell: Callable[[str],
 
 
 @contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[str], None]]:
+def progress(total: int) -> Iterator[Callable[[str], None]]:
+    """Shows on a terminal how far a bench is that tells of `total` steps."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description:<26}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

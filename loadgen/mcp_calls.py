@@ -25,7 +25,6 @@ _HEADERS = {
     "Accept": "application/json, text/event-stream",
     "Content-Type": "application/json",
     "MCP-Protocol-Version": VERSION,
-    "Mcp-Method": "tools/call",
 }
 
 
@@ -55,30 +54,38 @@ class McpTools:
     async def __aexit__(self, *_exc: object) -> None:
         await self._session.close()
 
+    async def list(self) -> list[dict[str, Any]]:
+        """The tools, as the server describes them. Raises CallError."""
+        tools: list[dict[str, Any]] = (await self._ask("tools/list", {}, {}))["tools"]
+        return tools
+
     async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         """The `CallToolResult` of a call, as JSON, however long it takes. Raises CallError, also if it is an error."""
-        params = {"name": tool, "arguments": arguments, "_meta": _META}
-        body = {"jsonrpc": "2.0", "id": next(self._ids), "method": "tools/call", "params": params}
-        headers = _HEADERS | self._caller | {"Mcp-Name": tool}
+        result = await self._ask("tools/call", {"name": tool, "arguments": arguments}, {"Mcp-Name": tool})
+        if result.get("isError"):
+            raise CallError("error of the tool", text_of(result))
+        return result
+
+    async def _ask(self, method: str, params: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
+        message = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": {**params, "_meta": _META}}
+        body = msgspec.json.encode(message)
+        headers = _HEADERS | self._caller | {"Mcp-Method": method} | headers
         try:
-            async with self._session.post(self._url, data=msgspec.json.encode(body), headers=headers) as response:
+            async with self._session.post(self._url, data=body, headers=headers) as response:
                 received = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise CallError(fault_kind(error)) from None
         if response.status != 200:
             raise CallError(f"status {response.status}", message_of(received))
-        return _result(received, response.content_type == "text/event-stream")
+        if response.content_type == "text/event-stream":
+            _, _, received = received.rpartition(b"data: ")
+        try:
+            result: dict[str, Any] = msgspec.json.decode(received)["result"]
+        except (msgspec.DecodeError, KeyError, TypeError):
+            raise CallError("unreadable answer", message_of(received)) from None
+        return result
 
 
-def _result(received: bytes, is_stream: bool) -> dict[str, Any]:
-    """The result in the body of an answer, whose last event it is where it is a stream. Raises CallError."""
-    if is_stream:
-        _, _, received = received.rpartition(b"data: ")
-    try:
-        result: dict[str, Any] = msgspec.json.decode(received)["result"]
-        text = "\n".join(each["text"] for each in result["content"] if each["type"] == "text")
-    except (msgspec.DecodeError, KeyError, TypeError):
-        raise CallError("unreadable answer", message_of(received)) from None
-    if result.get("isError"):
-        raise CallError("error of the tool", text)
-    return result
+def text_of(result: dict[str, Any]) -> str:
+    """The text of a call's result."""
+    return "\n".join(each["text"] for each in result["content"] if each["type"] == "text")

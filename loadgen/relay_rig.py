@@ -149,7 +149,7 @@ async def running(nginx: str | None, cores: Cores) -> AsyncIterator[Rig]:
     _allow_files()
     with tempfile.TemporaryDirectory(prefix="luftpause-bench-") as name, contextlib.ExitStack() as opened:
         start = Starter(pathlib.Path(name), opened)
-        engines, (grpc, status, dataplane, other) = _free_ports(2), _free_ports(4)
+        engines, (grpc, status, dataplane, other) = free_ports(2), free_ports(4)
         engine = start("engine", [*python("loadgen.relay_engine"), *map(str, engines)], cores.rest, piped=True)
         client = start("client", python("loadgen.relay_client"), cores.rest, piped=True)
         settings = {
@@ -180,7 +180,13 @@ class Starter:
         self._opened = opened
 
     def __call__(
-        self, name: str, words: Sequence[str], core: int, settings: dict[str, str] | None = None, *, piped: bool = False
+        self,
+        name: str,
+        words: Sequence[str],
+        core: int | None,
+        settings: dict[str, str] | None = None,
+        *,
+        piped: bool = False,
     ) -> Started:
         log = self.folder / f"{name}.log"
         try:
@@ -203,8 +209,11 @@ class Starter:
 
 
 @contextlib.contextmanager
-def _on_core(core: int) -> Iterator[None]:
-    """What is started in the block inherits the core, with all its threads."""
+def _on_core(core: int | None) -> Iterator[None]:
+    """What is started in the block inherits the core, with all its threads; None: any core."""
+    if core is None:
+        yield
+        return
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -225,7 +234,7 @@ def _allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as opened:
         sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

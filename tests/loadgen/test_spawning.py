@@ -76,7 +76,7 @@ async def test_sub_agents_are_spawned_one_after_another_and_counted_as_own_loop_
 
 
 async def test_runs_that_do_not_complete_are_errors_that_say_why(runtime: RuntimeProcess) -> None:
-    code, out, err = await load("--duration-s", "1", "--target", runtime.mcp_url, "--model", "missing")
+    code, out, err = await load("--duration-s", "2", "--target", runtime.mcp_url, "--model", "missing")
     assert code == 1
     figures = json.loads(out)
     assert (figures["runs"], figures["model"]) == (0, "missing")
@@ -87,7 +87,7 @@ async def test_runs_that_do_not_complete_are_errors_that_say_why(runtime: Runtim
 
 async def test_a_runtime_that_is_not_there_is_told() -> None:
     (port,) = free_ports(1)
-    code, _, err = await load("--duration-s", "0.5", "--target", f"http://127.0.0.1:{port}")
+    code, _, err = await load("--duration-s", "2", "--target", f"http://127.0.0.1:{port}")
     assert code == 1
     assert "no connection" in err.splitlines()[-1]
 
