@@ -1,29 +1,63 @@
-"""The one token that clients and services show. Pure but for the two gRPC adapters at the end.
+"""Who is let in: tokens that clients and services show as `Authorization: Bearer …`, and what each allows.
 
-Unset, nothing is asked of anyone; a service then says so once when it starts.
+Where no token is configured, nothing is asked of anyone; a service then says so once when it starts. Must not decide
+what a grant means to a request: that is `grants`.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
 
 import grpc
 
+from common.grants import ANYTHING, Grant
+
 UNAUTHENTICATED = "missing or wrong token: send 'Authorization: Bearer <LUFTPAUSE_TOKEN>'"
+NOT_BOUND = "expected a token that is bound to no caller and no class: this is not one caller's to see or to do"
 _OPEN_METHODS = "/grpc.health.v1.Health/"
+_SHARED_METHODS = "/grpc.reflection."
+
+Method: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
-def is_authorized(token: str | None, authorization: str | bytes | None) -> bool:
-    """Whether an `Authorization` header value shows `token`, compared in constant time; always true without a token."""
-    if not token:
-        return True
-    if authorization is None:
-        return False
-    shown = authorization if isinstance(authorization, bytes) else authorization.encode("utf-8", "replace")
-    scheme, _, value = shown.partition(b" ")
-    return hmac.compare_digest(value.strip(), token.encode()) and scheme.lower() == b"bearer"
+class Guard:
+    """The tokens that are let in. Looking one up takes as long whether it is right, nearly right or wrong."""
+
+    def __init__(self, shared: str | None = None, others: Mapping[str, Grant] | None = None) -> None:
+        """`shared` allows everything (`LUFTPAUSE_TOKEN`); `others` are secrets and what each allows."""
+        # Tokens are compared by digests under a key that nobody knows, so how far two of them agree tells nothing.
+        self._key = secrets.token_bytes(32)
+        self._grants = {self._digest(secret.encode()): grant for secret, grant in (others or {}).items()}
+        if shared:
+            self._grants[self._digest(shared.encode())] = ANYTHING
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody is let in."""
+        return not self._grants
+
+    def admit(self, authorization: str | bytes | None) -> Grant | None:
+        """What an `Authorization` header value allows; None: it is not let in."""
+        if not self._grants:
+            return ANYTHING
+        if authorization is None:
+            return None
+        shown = authorization if isinstance(authorization, bytes) else authorization.encode("utf-8", "replace")
+        scheme, _, value = shown.partition(b" ")
+        grant = self._grants.get(self._digest(value.strip()))
+        return grant if scheme.lower() == b"bearer" else None
+
+    def admit_call(self, context: grpc.aio.ServicerContext[Any, Any]) -> Grant:
+        """What the metadata of a call allows that `TokenInterceptor` let in."""
+        grant = self.admit(_authorization(context.invocation_metadata()))
+        assert grant is not None, "let in by the interceptor"
+        return grant
+
+    def _digest(self, secret: bytes) -> bytes:
+        return hmac.digest(self._key, secret, "sha256")
 
 
 def bearer_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
@@ -32,29 +66,44 @@ def bearer_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
-    """Refuses every gRPC method but the health service with UNAUTHENTICATED where the token is not shown."""
+    """Refuses every gRPC method but the health service with UNAUTHENTICATED where no token is shown.
 
-    def __init__(self, token: str | None) -> None:
-        self._token = token
+    A bound token gets PERMISSION_DENIED, but for reflection and the methods in `callers_own`, which look at its grant
+    themselves.
+    """
+
+    def __init__(self, guard: Guard, callers_own: frozenset[str]) -> None:
+        """`callers_own` are full names, `/package.Service/Method`."""
+        self._guard = guard
+        self._callers_own = callers_own
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Method | None]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+    ) -> Method | None:
         """Passes the call on, or replaces it by one of the same arity that refuses."""
         method = await continuation(handler_call_details)
-        metadata: dict[str, str | bytes] = dict(handler_call_details.invocation_metadata or ())
-        if handler_call_details.method.startswith(_OPEN_METHODS) or is_authorized(
-            self._token, metadata.get("authorization")
-        ):
+        name = handler_call_details.method
+        if name.startswith(_OPEN_METHODS):
             return method
-        return _refusing(method)
+        grant = self._guard.admit(_authorization(handler_call_details.invocation_metadata))
+        if grant is None:
+            return _refusing(method, grpc.StatusCode.UNAUTHENTICATED, UNAUTHENTICATED)
+        if grant.is_bound and name not in self._callers_own and not name.startswith(_SHARED_METHODS):
+            return _refusing(method, grpc.StatusCode.PERMISSION_DENIED, NOT_BOUND)
+        return method
 
 
-def _refusing(method: grpc.RpcMethodHandler[Any, Any] | None) -> grpc.RpcMethodHandler[Any, Any]:
+def _authorization(metadata: Any) -> str | bytes | None:
+    """The value in a call's metadata; None where it is missing, or there twice, which nobody means."""
+    values = [value for key, value in metadata or () if key == "authorization"]
+    return values[0] if len(values) == 1 else None
+
+
+def _refusing(method: Method | None, code: grpc.StatusCode, problem: str) -> Method:
     async def refuse(_request: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, UNAUTHENTICATED)
+        await context.abort(code, problem)
 
     async def refuse_stream(request: object, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         await refuse(request, context)

@@ -11,7 +11,9 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from common.auth import Guard
 from common.secret import SECRET_SHAPE, is_secret
+from common.tokens import TokensError, load
 
 _SHARED_PREFIX = "LUFTPAUSE_"
 
@@ -41,6 +43,11 @@ class ServiceConfig(BaseSettings):
         validation_alias="LUFTPAUSE_TOKEN",
         description="Token that every client and service must show; unset: everybody is let in",
     )
+    tokens: pathlib.Path | None = Field(
+        default=None,
+        validation_alias="LUFTPAUSE_TOKENS",
+        description="File of further tokens (TOML), each bound to a caller or to classes; needs LUFTPAUSE_TOKEN too",
+    )
     pool: pathlib.Path | None = Field(
         default=None, validation_alias="LUFTPAUSE_POOL", description="Pool file (TOML): the replicas"
     )
@@ -54,6 +61,17 @@ class ServiceConfig(BaseSettings):
     def token_text(self) -> str | None:
         """The token itself, for comparing and sending; never for printing."""
         return self.token.get_secret_value() if self.token else None
+
+    def guard(self) -> Guard:
+        """Who is let in. Ends the process with one line where the tokens file is wrong."""
+        if self.tokens is None:
+            return Guard(self.token_text)
+        if self.token is None:
+            sys.exit("setting LUFTPAUSE_TOKENS: expected LUFTPAUSE_TOKEN too, which the services show each other")
+        try:
+            return Guard(self.token_text, load(self.tokens, self.token_text))
+        except TokensError as error:
+            sys.exit(str(error))
 
     @classmethod
     def variable(cls, field: str) -> str:

@@ -7,7 +7,6 @@ url = "http://gpu-0:8000"
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
 import urllib.parse
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from common.ids import ID_SHAPE, ReplicaName, is_id
-from common.secret import SECRET_SHAPE, is_secret
+from common.secret import SecretError, read_secret
 from common.tables import TableError, is_url, line_of, read_tables
 
 Kind = Literal["generative", "one-shot"]
@@ -64,21 +63,10 @@ class Replica:
 
     def key(self) -> str | None:
         """The API key, or None where none is configured. Raises PoolError if it is missing, or no header carries it."""
-        if self.key_env is not None:
-            if self.key_env not in os.environ:
-                raise PoolError(f"replica '{self.name}': key_env names {self.key_env}, which is not set")
-            key, source = os.environ[self.key_env].strip(), f"key_env {self.key_env}"
-        elif self.key_file is not None:
-            try:
-                key, source = pathlib.Path(self.key_file).read_text().strip(), f"key_file {self.key_file}"
-            except (OSError, UnicodeDecodeError) as error:
-                problem = getattr(error, "strerror", None) or "not UTF-8"
-                raise PoolError(f"replica '{self.name}': key_file {self.key_file} cannot be read: {problem}") from None
-        else:
-            return None
-        if key and not is_secret(key):
-            raise PoolError(f"replica '{self.name}': {source}: the key must be {SECRET_SHAPE}")
-        return key
+        try:
+            return read_secret("key", self.key_env, self.key_file)
+        except SecretError as error:
+            raise PoolError(f"replica '{self.name}': {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class App:
         self._proxy = Proxy(self._scheduler, pool)
         self.address: tuple[str, int] | None = None
         """Where it listens, once it does."""
-        routes = Routes(self._scheduler, Decisions(self._proxy), config.token_text, self._snapshot)
+        routes = Routes(self._scheduler, Decisions(self._proxy), config.guard(), self._snapshot)
         self._server = Server(self._proxy, routes, config)
 
     async def serve(self, ended: asyncio.Event, listen_on: socket.socket | None = None) -> None:

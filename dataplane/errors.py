@@ -25,6 +25,8 @@ class ApiError:
         """OpenAI's `type`, by the status."""
         if self.status == 401:
             return "authentication_error"
+        if self.status == 403:
+            return "permission_error"
         return "server_error" if self.status >= 500 else "invalid_request_error"
 
     def body(self) -> bytes:
@@ -56,6 +58,11 @@ def malformed(problem: str) -> ApiError:
 def unauthorized(message: str) -> ApiError:
     """401: the token is missing or wrong."""
     return ApiError(401, message, "invalid_token")
+
+
+def forbidden(field: str, problem: str) -> ApiError:
+    """403: the token is known, and does not allow what `field` asks for."""
+    return ApiError(403, f"{field}: {problem}", "not_allowed")
 
 
 def no_route(path: str) -> ApiError:

@@ -11,14 +11,15 @@ from functools import partial
 
 import msgspec
 
-from common.auth import UNAUTHENTICATED, is_authorized
-from common.ids import ID_SHAPE, cut_caller, is_id
+from common.auth import UNAUTHENTICATED, Guard
+from common.grants import Grant
+from common.ids import ID_SHAPE, is_id
 from dataplane import errors
 from dataplane.decide import Decisions
 from dataplane.exposition import CONTENT_TYPE, expose
-from dataplane.identity import CALLER, RUN_ID, identify
+from dataplane.identity import RUN_ID, identify, identify_caller
 from dataplane.metrics import Snapshot
-from dataplane.request import Answer, Chat, Request, Route
+from dataplane.request import Answer, Chat, Rare, Request, Route
 from dataplane.scheduler_client import SchedulerClient
 from protos import turn_pb2
 
@@ -37,40 +38,52 @@ class Routes:
         self,
         scheduler: SchedulerClient,
         decisions: Decisions,
-        token: str | None,
+        guard: Guard,
         snapshot: Callable[[], Awaitable[Snapshot]],
     ) -> None:
         self._scheduler = scheduler
         self._decisions = decisions
-        self._token = token
+        self._guard = guard
         self._snapshot = snapshot
 
     def find(self, request: Request) -> Route | errors.ApiError:
         """Who answers `request`, or why nobody does. Reads only its head."""
         path = _path(request.target)
         method = request.method
-        if path.startswith("/v1/") and not is_authorized(self._token, request.headers.get(b"authorization")):
-            return errors.unauthorized(UNAUTHENTICATED)
+        if path.startswith("/v1/"):
+            grant = self._guard.admit(request.headers.get(b"authorization"))
+            if grant is None:
+                return errors.unauthorized(UNAUTHENTICATED)
+            return self._find_v1(path, request, grant)
+        rare = {"/health": self._health, "/metrics": self._metrics}.get(path)
+        return self._find_rare(rare, method, path)
+
+    def _find_v1(self, path: str, request: Request, grant: Grant) -> Route | errors.ApiError:
+        method = request.method
         if path in (_CHAT, _DECIDE):
             if method != "POST":
                 return errors.wrong_method(method, path, "POST")
-            identity = identify(request.headers)
+            identity = identify(request.headers, grant)
             if isinstance(identity, errors.ApiError):
                 return identity
             return Chat(identity) if path == _CHAT else partial(self._decisions.decide, request, identity)
         if path.startswith(_RUNS):
-            return self._find_run(path.removeprefix(_RUNS), request)
-        rare = {"/v1/models": self._models, "/health": self._health, "/metrics": self._metrics}.get(path)
+            return self._find_run(path.removeprefix(_RUNS), request, grant)
+        return self._find_rare(self._models if path == "/v1/models" else None, method, path)
+
+    def _find_rare(self, rare: Rare | None, method: str, path: str) -> Route | errors.ApiError:
         if rare is None:
             return errors.no_route(path)
         return rare if method in ("GET", "HEAD") else errors.wrong_method(method, path, "GET")
 
-    def _find_run(self, run_id: str, request: Request) -> Route | errors.ApiError:
+    def _find_run(self, run_id: str, request: Request, grant: Grant) -> Route | errors.ApiError:
         if not is_id(run_id):
             return errors.invalid("run id in the path", f"expected {ID_SHAPE}")
         if request.method != "DELETE":
             return errors.wrong_method(request.method, _RUNS + run_id, "DELETE")
-        caller = cut_caller(request.headers.get(CALLER, b"").decode("utf-8", "replace").strip())
+        caller = identify_caller(request.headers, grant)
+        if isinstance(caller, errors.ApiError):
+            return caller
 
         async def end_run() -> Answer:
             owner = self._scheduler.caller_of(run_id)

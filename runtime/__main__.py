@@ -16,6 +16,7 @@ import sys
 
 import uvicorn
 
+from common.auth import Guard
 from runtime import grpc_server, http, mcp_server
 from runtime.config import RuntimeConfig
 from runtime.llm import Model
@@ -53,7 +54,7 @@ def main() -> int:
     try:
         servers: tuple[ToolServer, ...] = () if config.tools is None else load(config.tools)
         with holding(config.state):
-            run(_serve(config, servers))
+            run(_serve(config, config.guard(), servers))
     except (CannotStartError, ToolConfigError, LockedError, StoreError, JournalError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -63,7 +64,7 @@ def main() -> int:
     return 0
 
 
-async def _serve(config: RuntimeConfig, servers: tuple[ToolServer, ...]) -> None:
+async def _serve(config: RuntimeConfig, guard: Guard, servers: tuple[ToolServer, ...]) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -78,15 +79,13 @@ async def _serve(config: RuntimeConfig, servers: tuple[ToolServer, ...]) -> None
         model = await opened.enter_async_context(Model(config.dataplane, config.token_text))
         runtime = await Runtime.start(store, model, toolbox, default_model=config.model, keep_s=config.keep_s)
         opened.push_async_callback(runtime.close)
-        grpc_port = await opened.enter_async_context(
-            grpc_server.serving(runtime, config.host, config.grpc_port, config.token_text)
-        )
-        if config.token is None:
+        grpc_port = await opened.enter_async_context(grpc_server.serving(runtime, config.host, config.grpc_port, guard))
+        if guard.is_open:
             log.warning("event=no_token setting=LUFTPAUSE_TOKEN everybody who reaches the ports is let in")
         port = listening.getsockname()[1]
         log.info("event=listening host=%s port=%d grpc_port=%d", config.host, port, grpc_port)
-        mcp = mcp_server.build(runtime, await _state_key(store), config.keep_s)
-        app = http.build(runtime, mcp, config.host, config.token_text)
+        mcp = mcp_server.build(runtime, guard, await _state_key(store), config.keep_s)
+        app = http.build(runtime, mcp, config.host, guard)
         await _serve_http(app, listening, stop, runtime)
     log.info("event=stopped")
 

@@ -14,16 +14,21 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from common.auth import TokenInterceptor
+from common.auth import Guard, TokenInterceptor
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc
 from runtime import wire
-from runtime.refusals import InvalidArgumentError, RefusedError, UnknownRunError
+from runtime.access import Access
+from runtime.refusals import InvalidArgumentError, NotAllowedError, RefusedError, UnknownRunError
 from runtime.run import RunState, Usage
 from runtime.service import AWAIT_S, Runtime
 from runtime.store import StoreError
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Runs"].full_name
+CALLERS_OWN = frozenset(
+    f"/{SERVICE_NAME}/{method}" for method in ("Spawn", "Await", "Watch", "Get", "List", "Cancel", "Approve", "Fork")
+)
+"""What a bound token is let do, with its caller's own runs; bundles may hold anybody's."""
 LIST_MAX = 1000
 STOP_GRACE_S = 0.2
 """Calls in progress get so long to end by themselves when the runtime stops."""
@@ -45,18 +50,22 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class RunsService(runtime_pb2_grpc.RunsServicer):
     """The methods of `runtime.proto`, by its names."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, guard: Guard) -> None:
         self._runtime = runtime
+        self._guard = guard
 
     async def Spawn(self, request: pb.SpawnRequest, context: Context) -> pb.SpawnResponse:  # noqa: N802
         """See the contract, as for all methods."""
         async with _refusing(context):
-            journal = await self._runtime.spawn(wire.read_spawn(request), request.caller, request.traceparent or None)
+            access = self._access(context)
+            asked, caller = access.check_spawn(wire.read_spawn(request)), access.caller_of(request.caller)
+            journal = await self._runtime.spawn(asked, caller, request.traceparent or None)
             return pb.SpawnResponse(handle=journal.run.run_id)
 
     async def Await(self, request: pb.AwaitRequest, context: Context) -> pb.AwaitResponse:  # noqa: N802
         """A client that leaves stops nothing."""
         async with _refusing(context):
+            self._access(context).check("handles", request.handles)
             timeout_s = request.timeout_s if request.HasField("timeout_s") else AWAIT_S
             journals = await self._runtime.await_(request.handles, wire.read_mode(request.mode), timeout_s)
             return pb.AwaitResponse(runs=[self._told(journal.run) for journal in journals])
@@ -66,6 +75,7 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
     ) -> AsyncIterator[pb.RunsWatchResponse]:
         """Ends with the run."""
         async with _refusing(context):
+            self._access(context).check("handle", [request.handle])
             number = 0
             async for record in self._runtime.watch(request.handle, until_now=request.until_now):
                 yield wire.write_record(number, record, self._subtree)
@@ -74,6 +84,7 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
     async def Get(self, request: pb.GetRequest, context: Context) -> pb.GetResponse:  # noqa: N802
         """Reads the journal of a run that has ended."""
         async with _refusing(context):
+            self._access(context).check("handle", [request.handle])
             run = await self._runtime.read(request.handle)
             told = wire.write_run(run, self._subtree(run), task_chars=None)
             return pb.GetResponse(run=told, messages=wire.write_messages(run))
@@ -84,12 +95,15 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
             if request.limit > LIST_MAX:
                 raise InvalidArgumentError("limit", f"expected 1 to {LIST_MAX}, or 0 for {LIST_MAX}")
             states = wire.read_states(request.states)
+            access = self._access(context)
             if request.after:
                 self._runtime.tree.get("after", request.after)
             found = [
                 journal.run
                 for journal in self._runtime.tree.after(request.after)
-                if (not states or journal.run.state in states) and request.root in ("", journal.run.root)
+                if access.covers(journal)
+                and (not states or journal.run.state in states)
+                and request.root in ("", journal.run.root)
             ]
             limit = request.limit or LIST_MAX
             return pb.ListResponse(runs=[self._told(run) for run in found[:limit]], more=len(found) > limit)
@@ -97,12 +111,14 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
     async def Cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelResponse:  # noqa: N802
         """Answers when the ends are durable."""
         async with _refusing(context):
+            self._access(context).check("handle", [request.handle])
             ended = await self._runtime.cancel(request.handle)
             return pb.CancelResponse(handles=[journal.run.run_id for journal in ended])
 
     async def Approve(self, request: pb.ApproveRequest, context: Context) -> pb.ApproveResponse:  # noqa: N802
         """Answers when the answer is durable."""
         async with _refusing(context):
+            self._access(context).check("handle", [request.handle])
             journal = await self._runtime.approve(request.handle, request.allow)
             return pb.ApproveResponse(run=self._told(journal.run))
 
@@ -120,8 +136,12 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
     async def Fork(self, request: pb.ForkRequest, context: Context) -> pb.ForkResponse:  # noqa: N802
         """Answers when the new run is durable."""
         async with _refusing(context):
+            self._access(context).check("handle", [request.handle])
             journal = await self._runtime.fork(request.handle, request.at)
             return pb.ForkResponse(handle=journal.run.run_id)
+
+    def _access(self, context: Context) -> Access:
+        return Access(self._guard.admit_call(context), self._runtime.tree)
 
     def _subtree(self, run: RunState) -> Usage:
         return self._runtime.tree.usage(self._runtime.tree.get("handle", run.run_id))
@@ -139,6 +159,8 @@ async def _refusing(context: Context) -> AsyncIterator[None]:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
     except UnknownRunError as error:
         await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+    except NotAllowedError as error:
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
     except RefusedError as error:
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
     except StoreError as error:
@@ -146,10 +168,10 @@ async def _refusing(context: Context) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def serving(runtime: Runtime, host: str, port: int, token: str | None) -> AsyncIterator[int]:
+async def serving(runtime: Runtime, host: str, port: int, guard: Guard) -> AsyncIterator[int]:
     """Serves gRPC while the block runs; gives the port. Raises RuntimeError if it cannot listen."""
-    server = grpc.aio.server(interceptors=(TokenInterceptor(token),), options=_OPTIONS)
-    runtime_pb2_grpc.add_RunsServicer_to_server(RunsService(runtime), server)
+    server = grpc.aio.server(interceptors=(TokenInterceptor(guard, CALLERS_OWN),), options=_OPTIONS)
+    runtime_pb2_grpc.add_RunsServicer_to_server(RunsService(runtime, guard), server)
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)

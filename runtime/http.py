@@ -17,7 +17,8 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from common.auth import UNAUTHENTICATED, is_authorized
+from common.auth import NOT_BOUND, UNAUTHENTICATED, Guard
+from common.grants import ANYTHING
 from runtime import reports
 from runtime.mcp_server import tool_servers
 from runtime.service import Runtime
@@ -42,7 +43,7 @@ class Server(uvicorn.Server):
         yield
 
 
-def build(runtime: Runtime, mcp: MCPServer, host: str, token: str | None) -> App:
+def build(runtime: Runtime, mcp: MCPServer, host: str, guard: Guard) -> App:
     """The application. `host` is what it will listen on: only on loopback are foreign host names refused."""
 
     async def status(_request: Request) -> Response:
@@ -63,7 +64,7 @@ def build(runtime: Runtime, mcp: MCPServer, host: str, token: str | None) -> App
         # Elsewhere the token protects, and nobody knows by which names it is reached.
         transport_security=None if is_loopback else TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
-    return _guarded(app, token, runtime)
+    return _guarded(app, guard, runtime)
 
 
 def status_of(runtime: Runtime) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def status_of(runtime: Runtime) -> dict[str, Any]:
     }
 
 
-def _guarded(app: App, token: str | None, runtime: Runtime) -> App:
+def _guarded(app: App, guard: Guard, runtime: Runtime) -> App:
     """`app` behind the token; health and the server's own life are open."""
 
     async def guarded(scope: Scope, receive: Any, send: Any) -> None:
@@ -87,10 +88,12 @@ def _guarded(app: App, token: str | None, runtime: Runtime) -> App:
         # Whitespace around a value is not of it (RFC 9110, 5.5), and the HTTP parser leaves what trails.
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         shown = dict(scope["headers"]).get(b"authorization")
-        if scope["path"] != "/health" and not is_authorized(token, shown):
-            error = {"error": {"message": UNAUTHENTICATED}}
-            refusal = JSONResponse(error, status_code=401, headers={"WWW-Authenticate": "Bearer"})
-            await refusal(scope, receive, send)
+        grant = ANYTHING if scope["path"] == "/health" else guard.admit(shown)
+        if grant is None:
+            await _refusal(401, UNAUTHENTICATED, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+            return
+        if grant.is_bound and scope["path"] != "/mcp":
+            await _refusal(403, NOT_BOUND)(scope, receive, send)
             return
         try:
             await app(scope, receive, send)
@@ -101,3 +104,7 @@ def _guarded(app: App, token: str | None, runtime: Runtime) -> App:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return guarded
+
+
+def _refusal(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": {"message": message}}, status_code=status, headers=headers)

@@ -15,7 +15,7 @@ import inspect
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_type_hints
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -33,7 +33,9 @@ from mcp_types import (
 from mcp_types.version import is_version_at_least
 from pydantic import ConfigDict, Field
 
+from common.auth import Guard
 from runtime import approvals, forms, reports, tasks
+from runtime.access import Access
 from runtime.journal import Journal
 from runtime.orders import SpawnRequest
 from runtime.refusals import RefusedError
@@ -58,8 +60,9 @@ Answer = CallToolResult | InputRequiredResult
 class Surface:
     """The tools, as methods."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, guard: Guard) -> None:
         self._runtime = runtime
+        self._guard = guard
 
     async def spawn(self, ctx: Context, **arguments: Any) -> CallToolResult:
         """Starts a run."""
@@ -87,27 +90,35 @@ class Surface:
 
     async def status(
         self,
+        ctx: Context,
         handle: Annotated[str | None, Field(description=HANDLE + " Left out: all runs that have not ended.")] = None,
     ) -> CallToolResult:
         """Tells about runs."""
         tree = self._runtime.tree
+        access = self.access(ctx.headers)
         now = time.time()
         if handle is None:
-            shown = [journal for journal in tree if journal.run.end is None]
+            shown = [journal for journal in tree if journal.run.end is None and access.covers(journal)]
         else:
+            access.check("handle", [handle])
             found = tree.get("handle", handle)
             above = tree.parent(found)
             shown = [*([above] if above else []), *tree.down(found)]
         return _told({"runs": [reports.listing(each.run, tree.usage(each), now) for each in shown]})
 
-    async def cancel(self, handle: Annotated[str, Field(description=HANDLE)]) -> CallToolResult:
+    async def cancel(self, ctx: Context, handle: Annotated[str, Field(description=HANDLE)]) -> CallToolResult:
         """Cancels a run and all below it."""
+        self.access(ctx.headers).check("handle", [handle])
         return _told({"cancelled": [journal.run.run_id for journal in await self._runtime.cancel(handle)]})
 
     async def approve(
-        self, handle: Annotated[str, Field(description=HANDLE)], allow: Annotated[bool, Field(description=ALLOW)]
+        self,
+        ctx: Context,
+        handle: Annotated[str, Field(description=HANDLE)],
+        allow: Annotated[bool, Field(description=ALLOW)],
     ) -> CallToolResult:
         """Answers what a run asks."""
+        self.access(ctx.headers).check("handle", [handle])
         return self._results([await self._runtime.approve(handle, allow)])
 
     async def tools(self) -> CallToolResult:
@@ -115,12 +126,22 @@ class Surface:
         return _told({"servers": tool_servers(self._runtime)})
 
     async def _spawn(self, ctx: Context, arguments: dict[str, Any]) -> Journal:
-        return await self._runtime.spawn(SpawnRequest(**_snake(arguments)), _caller(ctx), _traceparent(ctx))
+        access = self.access(ctx.headers)
+        asked = access.check_spawn(SpawnRequest(**_snake(arguments)))
+        caller = access.caller_of((ctx.headers or {}).get("x-luftpause-caller") or "") or _client_of(ctx)
+        return await self._runtime.spawn(asked, caller, _traceparent(ctx))
+
+    def access(self, headers: Mapping[str, str] | None) -> Access:
+        """What the token in a request's headers may see; all of it was let in."""
+        grant = self._guard.admit((headers or {}).get("authorization"))
+        assert grant is not None, "let in by the HTTP surface"
+        return Access(grant, self._runtime.tree)
 
     async def _observe(
         self, ctx: Context, handles: Sequence[str], mode: str, timeout_s: float, *, is_run: bool
     ) -> Answer:
         """Waits for runs, and has a person asked meanwhile where they need it and the client can."""
+        self.access(ctx.headers).check("handles", handles)
         deadline = time.monotonic() + timeout_s
         open_questions: set[approvals.Question] = set()
         """Shown to the person, who did not choose: not asked again by this request."""
@@ -186,13 +207,13 @@ def tool_servers(runtime: Runtime) -> list[dict[str, Any]]:
     ]
 
 
-def build(runtime: Runtime, key: bytes, keep_s: float) -> MCPServer:
+def build(runtime: Runtime, guard: Guard, key: bytes, keep_s: float) -> MCPServer:
     """The MCP server. `key` (32 bytes) seals what clients hold of a question; it must be the same after a restart.
 
     `keep_s` is how long the runtime keeps ended runs.
     """
     security = RequestStateSecurity(keys=[key], ttl=STATE_TTL_S)
-    surface = Surface(runtime)
+    surface = Surface(runtime, guard)
     reads = ToolAnnotations(read_only_hint=True)
     starts = ToolAnnotations(read_only_hint=False, destructive_hint=False)
     ends = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True)
@@ -211,7 +232,7 @@ def build(runtime: Runtime, key: bytes, keep_s: float) -> MCPServer:
         version=VERSION,
         log_level="WARNING",
         request_state_security=security,
-        extensions=[tasks.Tasks(runtime, surface.result, keep_s)],
+        extensions=[tasks.Tasks(runtime, surface.access, surface.result, keep_s)],
         tools=[_tool(name, method, hints) for name, method, hints in tools],
     )
 
@@ -303,12 +324,11 @@ async def _elicit(ctx: Context, question: approvals.Question, left_s: float) -> 
         return None
 
 
-def _caller(ctx: Context) -> str:
-    """Who asks: the caller that it names, else its session, else the name of the client."""
-    headers = ctx.headers or {}
+def _client_of(ctx: Context) -> str:
+    """Who asks where no caller is named: the session, else the name of the client."""
     params = ctx.session.client_params
     client = params.client_info.name if params is not None else ""
-    return headers.get("x-luftpause-caller") or headers.get("mcp-session-id") or client
+    return (ctx.headers or {}).get("mcp-session-id") or client
 
 
 def _traceparent(ctx: Context) -> str | None:

@@ -4,6 +4,7 @@ RefusedError
   InvalidArgumentError   the argument is not what was expected
   UnknownRunError        no run has this handle
   WrongStateError        the run is not where it would have to be
+  NotAllowedError        the token does not allow it
 """
 
 from __future__ import annotations
@@ -33,3 +34,10 @@ class WrongStateError(RefusedError):
 
     def __init__(self, argument: str, problem: str) -> None:
         super().__init__(f"{argument}: {problem}")
+
+
+class NotAllowedError(RefusedError):
+    """The token is bound to another caller, or to other classes."""
+
+    def __init__(self, argument: str, expected: str) -> None:
+        super().__init__(f"{argument}: {expected}")

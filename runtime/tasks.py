@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import collections
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,6 +30,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field, ValidationError
 
 from runtime import approvals, forms
+from runtime.access import Access
 from runtime.journal import Journal
 from runtime.records import State
 from runtime.refusals import RefusedError
@@ -75,12 +76,20 @@ def are_declared(ctx: RequestContext) -> bool:
 
 
 class Tasks(Extension):
-    """The extension. `result` is what the tool tells of a run that has ended; ended runs are kept `keep_s` seconds."""
+    """The extension. `access` tells what the headers of a request let see, `result` what the tool tells of a run that
+    has ended; ended runs are kept `keep_s` seconds."""
 
     identifier = IDENTIFIER
 
-    def __init__(self, runtime: Runtime, result: Callable[[Journal], CallToolResult], keep_s: float) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        access: Callable[[Mapping[str, str] | None], Access],
+        result: Callable[[Journal], CallToolResult],
+        keep_s: float,
+    ) -> None:
         self._runtime = runtime
+        self._access = access
         self._result = result
         self._keep_s = keep_s
         self._nonce = secrets.token_hex(4)
@@ -165,6 +174,7 @@ class Tasks(Extension):
             if named != params.task_id:
                 raise MCPError(HEADER_MISMATCH, "Mcp-Name header: expected what taskId is in the body")
         try:
+            self._access(ctx.request.headers if ctx.request is not None else None).check("taskId", [params.task_id])
             return self._runtime.tree.get("taskId", params.task_id)
         except RefusedError as error:
             raise MCPError(INVALID_PARAMS, str(error)) from None

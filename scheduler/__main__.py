@@ -17,6 +17,7 @@ from typing import Any
 
 import uvloop
 
+from common.auth import Guard
 from common.pool import PoolError, Replica, load
 from common.signals import serve_until_signal
 from scheduler import http, replicas, service
@@ -45,26 +46,27 @@ def main() -> None:
             replica.key()
     except PoolError as error:
         sys.exit(str(error))
+    guard = config.guard()
     gc.freeze()
     gc.set_threshold(GARBAGE_COLLECTION_OBJECTS)
-    sys.exit(uvloop.run(serve_until_signal(lambda stop: _serve(config, pool.replicas, stop))))
+    sys.exit(uvloop.run(serve_until_signal(lambda stop: _serve(config, guard, pool.replicas, stop))))
 
 
-async def _serve(config: SchedulerConfig, pool: tuple[Replica, ...], stop: asyncio.Event) -> int:
+async def _serve(config: SchedulerConfig, guard: Guard, pool: tuple[Replica, ...], stop: asyncio.Event) -> int:
     """Runs everything until `stop` or a fault; the exit code."""
     # Later than any sequence of a scheduler before this one: 2^20 placements a millisecond are out of reach.
     host = Host(pool, first_sequence=int(time.time() * 1000) << 20)
     try:
         _check_free(config.host, config.port)
-        server, port = await service.start(host, _address(config.host, config.port), config.token_text)
+        server, port = await service.start(host, _address(config.host, config.port), guard)
     except (OSError, RuntimeError) as error:
         return _cannot_listen("LUFTPAUSE_SCHEDULER_PORT", config.host, config.port, error)
     try:
-        runner, status_port = await http.start(host, config.host, config.status_port, config.token_text)
+        runner, status_port = await http.start(host, config.host, config.status_port, guard)
     except OSError as error:
         await server.stop(None)
         return _cannot_listen("LUFTPAUSE_SCHEDULER_STATUS_PORT", config.host, config.status_port, error)
-    if config.token is None:
+    if guard.is_open:
         log.warning("event=no_token setting=LUFTPAUSE_TOKEN everybody who reaches the ports is let in")
     log.info("event=listening host=%s port=%d status_port=%d replicas=%d", config.host, port, status_port, len(pool))
     tasks = (

@@ -15,7 +15,8 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from common.auth import UNAUTHENTICATED, is_authorized
+from common.auth import NOT_BOUND, UNAUTHENTICATED, Guard
+from common.grants import ANYTHING
 from scheduler import exposition, wire
 from scheduler.host import Host
 
@@ -25,10 +26,10 @@ SHUTDOWN_LIMIT_S = 1.0
 _OPEN_PATHS = frozenset(("/health", "/metrics"))
 
 
-async def start(host: Host, address: str, port: int, token: str | None) -> tuple[web.AppRunner, int]:
+async def start(host: Host, address: str, port: int, guard: Guard) -> tuple[web.AppRunner, int]:
     """Serves on `address`:`port`; returns what to clean up, and the port. Raises OSError if it cannot listen."""
     app = web.Application()
-    app.router.add_route("*", "/{path:.*}", _surface(host, PAGE.read_text(encoding="utf-8"), token))
+    app.router.add_route("*", "/{path:.*}", _surface(host, PAGE.read_text(encoding="utf-8"), guard))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_LIMIT_S)
     await runner.setup()
     try:
@@ -39,7 +40,7 @@ async def start(host: Host, address: str, port: int, token: str | None) -> tuple
     return runner, int(runner.addresses[0][1])
 
 
-def _surface(host: Host, page: str, token: str | None) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _surface(host: Host, page: str, guard: Guard) -> Callable[[web.Request], Awaitable[web.Response]]:
     """What answers every request."""
     page_headers = {"Content-Security-Policy": _page_policy(page)}
 
@@ -60,8 +61,11 @@ def _surface(host: Host, page: str, token: str | None) -> Callable[[web.Request]
 
     async def answer(request: web.Request) -> web.Response:
         known = answers.get(request.path)
-        if request.path not in _OPEN_PATHS and not is_authorized(token, request.headers.get("Authorization")):
+        grant = ANYTHING if request.path in _OPEN_PATHS else guard.admit(request.headers.get("Authorization"))
+        if grant is None:
             response = _error(401, UNAUTHENTICATED, {"WWW-Authenticate": "Bearer"})
+        elif grant.is_bound:
+            response = _error(403, NOT_BOUND)
         elif known is None:
             response = _error(404, f"nothing here; expected one of {', '.join(answers)}")
         elif request.method not in ("GET", "HEAD"):

@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from common.auth import TokenInterceptor
+from common.auth import Guard, TokenInterceptor
 from protos import scheduler_pb2, scheduler_pb2_grpc
 from protos.scheduler_pb2 import (
     AdmitRequest,
@@ -27,7 +27,7 @@ from protos.scheduler_pb2 import (
     WatchRequest,
     WatchResponse,
 )
-from scheduler import wire
+from scheduler import bound, wire
 from scheduler.events import DataplaneResynced
 from scheduler.host import Host
 from scheduler.resync_parts import ResyncParts, taken_over
@@ -35,6 +35,8 @@ from scheduler.streams import Dispatch
 from scheduler.unary import UnaryAdmissions
 
 SERVICE_NAME = scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"].full_name
+CALLERS_OWN = frozenset(f"/{SERVICE_NAME}/{method}" for method in ("Admit", "Report"))
+"""What a bound token is let do; all else speaks for every caller, or tells of every one."""
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 """A resync's part, or a batch after an outage, may be large."""
 WATCH_INTERVAL_MS = 2_000
@@ -60,13 +62,19 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
     """The methods of `scheduler.proto`, by its names."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, guard: Guard) -> None:
         self._host = host
+        self._guard = guard
         self._dispatch = Dispatch(host)
         self._admissions = UnaryAdmissions(host)
 
     async def Admit(self, request: AdmitRequest, context: Context) -> AdmitResponse:  # noqa: N802
-        """INVALID_ARGUMENT for a turn that breaks the contract."""
+        """INVALID_ARGUMENT for a turn that breaks the contract, PERMISSION_DENIED for one that the token forbids."""
+        grant = self._guard.admit_call(context)
+        if grant.is_bound:
+            forbidden = bound.bind(request.turn, grant)
+            if forbidden is not None:
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, forbidden.message)
         asked = wire.read_turn(request.turn)
         if isinstance(asked, wire.Fault):
             await self._refuse(context, f"turn.{asked.message}")
@@ -76,12 +84,17 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
     async def Report(  # noqa: N802
         self, request_iterator: AsyncIterator[ReportRequest], context: Context
     ) -> ReportResponse:
-        """INVALID_ARGUMENT at the first report that breaks the contract; those before it stay taken."""
+        """INVALID_ARGUMENT at the first report that breaks the contract, PERMISSION_DENIED at the first on a turn that
+        is not the token's caller's; those before it stay taken."""
+        grant = self._guard.admit_call(context)
         taken = 0
         async for request in request_iterator:
             event = wire.read_report(request.report, self._host.now())
             if isinstance(event, wire.Fault):
                 await self._refuse(context, f"report {taken + 1}: {event.message}")
+            if not bound.may_report(self._host.state, event, grant):
+                problem = f"report {taken + 1}: expected a turn or run of '{grant.caller}', whose the token is"
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, problem)
             self._host.tell((event,))
             taken += 1
         return ReportResponse(taken=taken)
@@ -135,10 +148,10 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
 
 
-async def start(host: Host, address: str, token: str | None) -> tuple[grpc.aio.Server, int]:
+async def start(host: Host, address: str, guard: Guard) -> tuple[grpc.aio.Server, int]:
     """Starts the gRPC server on `address` (host:port) and returns it and its port. Raises RuntimeError if it cannot."""
-    server = grpc.aio.server(interceptors=(TokenInterceptor(token),), options=_OPTIONS)
-    scheduler_pb2_grpc.add_SchedulerServicer_to_server(SchedulerService(host), server)
+    server = grpc.aio.server(interceptors=(TokenInterceptor(guard, CALLERS_OWN),), options=_OPTIONS)
+    scheduler_pb2_grpc.add_SchedulerServicer_to_server(SchedulerService(host, guard), server)
     serving = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(serving, server)
     reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo  # noqa: E402
 
 from cli.__main__ import app  # noqa: E402
 from common.config import ServiceConfig  # noqa: E402
+from common.grants import CLASSES  # noqa: E402
 from dataplane.config import DataplaneConfig  # noqa: E402
 from dataplane.exposition import expose  # noqa: E402
 from dataplane.metrics import Metrics  # noqa: E402
@@ -46,7 +47,7 @@ Written by `tools/gen_reference.py` from the code; what it means is in the [guid
 
 def reference() -> str:
     """The document."""
-    parts = [HEAD, *settings(), *command_line(), *pool_file(), *metrics()]
+    parts = [HEAD, *settings(), *command_line(), *pool_file(), *tokens_file(), *metrics()]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -128,17 +129,33 @@ def _option(param: Any) -> tuple[str, str, str]:
 
 
 def pool_file() -> Iterator[str]:
-    """The keys of a replica, from the record that they fill."""
+    """The keys of a replica."""
     yield "## Pool file\n\nTOML, one `[[replica]]` table for each. An unknown key is an error that names its line.\n"
-    tree = ast.parse((ROOT / "common" / "pool.py").read_text())
-    [replica] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Replica"]
+    yield _keys("pool", "Replica")
+
+
+def tokens_file() -> Iterator[str]:
+    """The keys of a token."""
+    yield "## Tokens file\n\nTOML, one `[[token]]` table for each. An unknown key is an error that names its line.\n"
+    yield _keys("tokens", "Token")
+
+
+def _keys(module: str, record: str) -> str:
+    """The keys of a table in a file, from the record that they fill."""
+    tree = ast.parse((ROOT / "common" / f"{module}.py").read_text())
+    [found] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == record]
     rows = []
-    for field, text in zip(replica.body, replica.body[1:], strict=False):
+    for field, text in zip(found.body, found.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            default = "needed" if field.value is None else f"`{_toml(ast.literal_eval(field.value))}`"
+            default = "needed" if field.value is None else f"`{_toml(_value(field.value))}`"
             name = ast.unparse(field.target)
             rows.append((f"`{name}`", default.replace("`unset`", "unset"), str(text.value.value)))
-    yield table(("key", "default", "what it is"), *rows)
+    return table(("key", "default", "what it is"), *rows)
+
+
+def _value(default: ast.expr) -> object:
+    """A default that stands there, or is a constant with a name."""
+    return {"CLASSES": CLASSES}[default.id] if isinstance(default, ast.Name) else ast.literal_eval(default)
 
 
 def _toml(value: object) -> str:
@@ -149,6 +166,8 @@ def _toml(value: object) -> str:
             return str(value).lower()
         case str():
             return f'"{value}"'
+        case tuple():
+            return f"[{', '.join(map(_toml, value))}]"
         case _:
             return str(value)
 

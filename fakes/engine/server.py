@@ -14,7 +14,7 @@ import logging
 
 from aiohttp import hdrs, web
 
-from common.auth import is_authorized
+from common.auth import Guard
 from fakes.engine import metrics
 from fakes.engine.batch import Engine
 from fakes.engine.config import EngineConfig
@@ -102,12 +102,12 @@ class EngineServer:
 
     def _guarded(self, answer: Answer) -> Answer:
         """`answer` for those who show the key, with every error in OpenAI's shape."""
-        key = self._config.key.get_secret_value() if self._config.key else None
+        guard = Guard(self._config.key.get_secret_value() if self._config.key else None)
 
         async def answer_guarded(request: web.Request) -> web.StreamResponse:
             authorization = request.headers.get(hdrs.AUTHORIZATION)
             try:
-                if request.path.startswith(_KEYED_PATHS) and not is_authorized(key, authorization):
+                if request.path.startswith(_KEYED_PATHS) and guard.admit(authorization) is None:
                     raise ApiError(401, "Unauthorized", kind="AuthenticationError")
                 return await answer(request)
             except ApiError as error:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
+from common.auth import Guard
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc
 from runtime import bundles, grpc_server
@@ -225,8 +226,8 @@ def test_what_is_no_whole_bundle_is_refused(raw: bytes, expected: str) -> None:
 async def test_grpc_moves_and_forks(r: Rig, other: Rig) -> None:
     handle = await paused(r)
     async with (
-        grpc_server.serving(r.runtime, "127.0.0.1", 0, None) as here,
-        grpc_server.serving(other.runtime, "127.0.0.1", 0, None) as there,
+        grpc_server.serving(r.runtime, "127.0.0.1", 0, Guard()) as here,
+        grpc_server.serving(other.runtime, "127.0.0.1", 0, Guard()) as there,
         grpc.aio.insecure_channel(f"127.0.0.1:{here}") as channel,
         grpc.aio.insecure_channel(f"127.0.0.1:{there}") as far,
     ):

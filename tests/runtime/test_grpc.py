@@ -12,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from common.auth import Guard
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc, turn_pb2
 from runtime import grpc_server
@@ -26,7 +27,7 @@ async def served(tmp_path: pathlib.Path) -> AsyncIterator[Served]:
     """A runtime and a channel to it."""
     async with (
         rig(tmp_path) as r,
-        grpc_server.serving(r.runtime, "127.0.0.1", 0, None) as port,
+        grpc_server.serving(r.runtime, "127.0.0.1", 0, Guard()) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         yield r, channel
@@ -154,7 +155,7 @@ async def test_health_and_reflection_are_served(served: Served) -> None:
 async def test_without_the_token_only_health_answers(tmp_path: pathlib.Path) -> None:
     async with (
         rig(tmp_path) as r,
-        grpc_server.serving(r.runtime, "127.0.0.1", 0, "secret") as port,
+        grpc_server.serving(r.runtime, "127.0.0.1", 0, Guard("secret")) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         await stub(channel, health_pb2_grpc.HealthStub).Check(health_pb2.HealthCheckRequest())

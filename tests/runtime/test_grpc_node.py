@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 
+from common.auth import Guard
 from runtime import grpc_server
 from tests.runtime.journals import assert_valid
 from tests.runtime.rig import rig
@@ -16,7 +17,7 @@ CLIENT = pathlib.Path(__file__).with_name("node") / "client.mjs"
 
 async def test_node_spawns_approves_watches_reads_and_cancels(tmp_path: pathlib.Path) -> None:
     modules = await installed_modules()
-    async with rig(tmp_path) as r, grpc_server.serving(r.runtime, "127.0.0.1", 0, "secret") as port:
+    async with rig(tmp_path) as r, grpc_server.serving(r.runtime, "127.0.0.1", 0, Guard("secret")) as port:
         seen = json.loads(await run(modules, DRIVE_S, "node", str(CLIENT), str(ROOT), f"127.0.0.1:{port}", "secret"))
     assert seen["asked"]["state"] == "RUN_STATE_AWAITING_APPROVAL"
     assert seen["asked"]["pendingApproval"]["tool"] == "delete"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from common.auth import Guard
 from common.ids import ReplicaName
 from common.pool import Replica
 from protos import turn_pb2
@@ -47,11 +48,11 @@ class RunningHost:
 
 @contextlib.asynccontextmanager
 async def running_host(
-    replicas: Sequence[Replica] = (A,), token: str | None = None, *, opened: bool = True
+    replicas: Sequence[Replica] = (A,), guard: Guard | None = None, *, opened: bool = True
 ) -> AsyncIterator[RunningHost]:
     """Runs a host while the block runs."""
     host = Host(replicas, first_sequence=1000)
-    server, port = await service.start(host, "127.0.0.1:0", token)
+    server, port = await service.start(host, "127.0.0.1:0", guard or Guard())
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
     stub: SchedulerAsyncStub = SchedulerStub(channel)
     if opened:

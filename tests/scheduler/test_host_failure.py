@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from common.auth import Guard
 from common.ids import ReplicaName
 from common.pool import Replica
 from scheduler.__main__ import _serve
@@ -38,4 +39,4 @@ async def test_a_fault_in_decide_is_logged_and_ends_the_host(
 def test_a_fault_in_decide_ends_the_process_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.host.decide", faulty)
     pool = (Replica(ReplicaName("a"), "http://127.0.0.1:1"),)
-    assert asyncio.run(_serve(SchedulerConfig(port=0, status_port=0), pool, asyncio.Event())) == 1
+    assert asyncio.run(_serve(SchedulerConfig(port=0, status_port=0), Guard(), pool, asyncio.Event())) == 1

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from common.auth import Guard
 from scheduler import http
 from tests.scheduler.running_host import A, B, RunningHost, running_host, turn
 
@@ -20,7 +21,7 @@ from tests.scheduler.running_host import A, B, RunningHost, running_host, turn
 async def surface(token: str | None = None, *, opened: bool = True) -> AsyncIterator[tuple[RunningHost, str]]:
     """A host with its HTTP surface, and the URL of that."""
     async with running_host((A, B), opened=opened) as running:
-        runner, port = await http.start(running.host, "127.0.0.1", 0, token)
+        runner, port = await http.start(running.host, "127.0.0.1", 0, Guard(token))
         try:
             yield running, f"http://127.0.0.1:{port}"
         finally:

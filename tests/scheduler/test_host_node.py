@@ -11,6 +11,7 @@ import shutil
 
 import pytest
 
+from common.auth import Guard
 from tests.scheduler.running_host import A, running_host
 from tests.stack import ROOT
 
@@ -56,7 +57,7 @@ async def installed_modules() -> pathlib.Path:
 
 async def test_node_admits_reports_resyncs_dispatches_and_watches() -> None:
     modules = await installed_modules()
-    async with running_host((A,), token="secret") as running:
+    async with running_host((A,), guard=Guard("secret")) as running:
         client = str(FOLDER / "client.mjs")
         seen = json.loads(await run(modules, DRIVE_S, "node", client, str(ROOT), f"127.0.0.1:{running.port}", "secret"))
     unary, dispatch, (replica,) = seen["unary"], seen["dispatch"], seen["replicas"]

@@ -14,6 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from common.auth import Guard
 from common.ids import ReplicaName
 from common.pool import Replica
 from protos.scheduler_pb2 import AdmitRequest, WatchRequest
@@ -125,7 +126,7 @@ def test_a_taken_port_is_one_line_that_names_the_setting(field: str, capfd: pyte
         taken.listen()
         port = taken.getsockname()[1]
         config = SchedulerConfig(**{"port": 0, "status_port": 0, field: port})
-        assert asyncio.run(_serve(config, pool, asyncio.Event())) == 1
+        assert asyncio.run(_serve(config, Guard(), pool, asyncio.Event())) == 1
     setting = f"LUFTPAUSE_SCHEDULER_{field.upper()}"
     line = f"cannot listen on 127.0.0.1:{port} (Address already in use): change {setting}\n"
     assert capfd.readouterr().err == line

@@ -1,0 +1,56 @@
+"""Whose runs a request may see and touch: all, or its token's caller's own. No I/O.
+
+The runs of others do not exist for a bound token: the answer is the same as for a handle that nobody has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from common.grants import ForbiddenError, Grant
+from common.ids import cut_caller
+from runtime.journal import Journal
+from runtime.orders import SpawnRequest
+from runtime.refusals import NotAllowedError, UnknownRunError
+from runtime.tree import Tree
+
+
+class Access:
+    """One request's."""
+
+    def __init__(self, grant: Grant, tree: Tree) -> None:
+        self._grant = grant
+        self._tree = tree
+
+    def covers(self, journal: Journal) -> bool:
+        """Whether a run may be seen."""
+        return self._grant.caller is None or journal.run.caller == self._grant.caller
+
+    def check(self, argument: str, handles: Sequence[str]) -> None:
+        """Raises UnknownRunError for the first of `handles`, which came in `argument`, that may not be seen."""
+        for handle in handles if self._grant.caller is not None else ():
+            if not self.covers(self._tree.get(argument, handle)):
+                raise UnknownRunError(argument, handle)
+
+    def check_spawn(self, request: SpawnRequest) -> SpawnRequest:
+        """`request` with the class that the token gives it; a child's is its parent's, whoever asks.
+
+        Raises NotAllowedError for a class that the token does not allow, UnknownRunError for a parent that may not be
+        seen.
+        """
+        if request.parent is not None:
+            self.check("parent", [request.parent])
+        if request.service_class is None and request.parent is not None:
+            return request
+        try:
+            return replace(request, service_class=self._grant.class_of(request.service_class or ""))
+        except ForbiddenError as error:
+            raise NotAllowedError("serviceClass", str(error)) from None
+
+    def caller_of(self, named: str) -> str:
+        """The caller of a request that names `named` (empty: none). Raises NotAllowedError."""
+        try:
+            return self._grant.caller_of(cut_caller(named))
+        except ForbiddenError as error:
+            raise NotAllowedError("caller", str(error)) from None

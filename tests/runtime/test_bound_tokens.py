@@ -1,0 +1,129 @@
+"""Tokens that are bound to a caller: at every surface of the runtime the runs of others do not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import aiohttp
+import grpc
+import pytest
+
+from common.auth import bearer_metadata
+from protos import runtime_pb2 as pb
+from protos import runtime_pb2_grpc
+from tests.runtime.service_process import RuntimeProcess, running_runtime
+from tests.runtime.test_mcp import call, connected, error
+
+TOKENS = """
+[[token]]
+name = "alice"
+secret_env = "ALICE_TOKEN"
+caller = "alice"
+
+[[token]]
+name = "bob"
+secret_env = "BOB_TOKEN"
+caller = "bob"
+classes = ["batch"]
+"""
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeProcess]:
+    folder = tmp_path_factory.mktemp("bound")
+    (folder / "tokens.toml").write_text(TOKENS)
+    settings = {
+        "LUFTPAUSE_TOKEN": "shared",
+        "LUFTPAUSE_TOKENS": str(folder / "tokens.toml"),
+        "ALICE_TOKEN": "of-alice",
+        "BOB_TOKEN": "of-bob",
+    }
+    with running_runtime(folder, settings) as made:
+        yield made
+
+
+async def test_mcp_clients_see_and_touch_their_own_runs_only(runtime: RuntimeProcess) -> None:
+    async with connected(runtime, token="of-alice") as client:
+        handle = (await call(client, "spawn", task="hello"))["handle"]
+        assert (await call(client, "await", handles=[handle]))["results"][0]["state"] == "Completed"
+        [listed] = (await call(client, "status", handle=handle))["runs"]
+        assert (listed["caller"], listed["class"]) == ("alice", "interactive")
+    async with connected(runtime, token="of-bob") as client:
+        for tool, arguments in (
+            ("status", {"handle": handle}),
+            ("await", {"handles": [handle]}),
+            ("cancel", {"handle": handle}),
+            ("approve", {"handle": handle, "allow": True}),
+            ("spawn", {"task": "hello", "parent": handle}),
+        ):
+            assert f"there is no run '{handle}'" in await error(client, tool, **arguments)
+        assert "expected batch" in await error(client, "spawn", task="hello", serviceClass="interactive")
+        own = (await call(client, "spawn", task="hello"))["handle"]
+        [listed] = (await call(client, "status", handle=own))["runs"]
+        assert (listed["caller"], listed["class"]) == ("bob", "batch")
+    async with connected(runtime, token="of-bob", caller="alice") as client:
+        assert "caller: expected 'bob' or nothing" in await error(client, "spawn", task="hello")
+
+
+async def test_tasks_of_others_do_not_exist_for_mcp_clients(runtime: RuntimeProcess) -> None:
+    async with connected(runtime, token="of-alice") as client:
+        handle = (await call(client, "spawn", task="hello"))["handle"]
+    headers = {
+        "Authorization": "Bearer of-bob",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "tasks/get",
+        "Mcp-Name": handle,
+    }
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
+    }
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"taskId": handle, "_meta": meta}}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(runtime.mcp_url, json=message, headers=headers) as answer,
+    ):
+        assert f"there is no run '{handle}'" in await answer.text()
+
+
+async def test_grpc_clients_see_and_touch_their_own_runs_only(runtime: RuntimeProcess) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{runtime.grpc_port}") as channel:
+        make: Any = runtime_pb2_grpc.RunsStub
+        stub = make(channel)
+        alice, bob = ({"metadata": bearer_metadata(token)} for token in ("of-alice", "of-bob"))
+        handle = (await stub.Spawn(pb.SpawnRequest(task="hello"), **alice)).handle
+        assert (await stub.Get(pb.GetRequest(handle=handle), **alice)).run.caller == "alice"
+        listed = (await stub.List(pb.ListRequest(), **alice)).runs
+        assert handle in [run.handle for run in listed]
+        assert {run.caller for run in listed} == {"alice"}
+        assert handle not in [run.handle for run in (await stub.List(pb.ListRequest(), **bob)).runs]
+        calls = {
+            grpc.StatusCode.NOT_FOUND: (
+                stub.Get(pb.GetRequest(handle=handle), **bob),
+                stub.Await(pb.AwaitRequest(handles=[handle]), **bob),
+                stub.Watch(pb.RunsWatchRequest(handle=handle), **bob),
+                stub.Cancel(pb.CancelRequest(handle=handle), **bob),
+                stub.Approve(pb.ApproveRequest(handle=handle), **bob),
+                stub.Fork(pb.ForkRequest(handle=handle), **bob),
+                stub.Spawn(pb.SpawnRequest(task="hello", parent=handle), **bob),
+            ),
+            grpc.StatusCode.PERMISSION_DENIED: (
+                stub.Spawn(pb.SpawnRequest(task="hello", caller="alice"), **bob),
+                stub.Export(pb.ExportRequest(handle=handle), **alice),
+                stub.Import(pb.ImportRequest(bundle=b"x"), **alice),
+            ),
+        }
+        for code, refused in calls.items():
+            for each in refused:
+                assert await each.code() is code
+
+
+async def test_the_whole_status_is_not_for_a_bound_token(runtime: RuntimeProcess) -> None:
+    async with aiohttp.ClientSession() as session:
+        for token, status in (("of-alice", 403), ("shared", 200), ("wrong", 401)):
+            headers = {"Authorization": f"Bearer {token}"}
+            async with session.get(runtime.url + "/status", headers=headers) as answer:
+                assert answer.status == status
