@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pathlib
+import random
+from typing import Annotated
+
 import typer
 
 from cli import bench_flood, options
@@ -48,3 +52,23 @@ def fanout(print_json: options.Json = False) -> None:
     from loadgen.bench_fanout import main  # noqa: PLC0415
 
     raise typer.Exit(main(json_output=print_json))
+
+
+@app.command()
+def chaos(
+    minutes: Annotated[float, typer.Option(min=0.1, max=600, help="How long things go wrong.")] = 10,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of what goes wrong; none: a new one, which is printed.")
+    ] = None,
+    logs: Annotated[pathlib.Path | None, typer.Option(metavar="DIR", help="Keep the services' logs there.")] = None,
+    print_json: options.Json = False,
+) -> None:
+    """Floods all services while they are killed, frozen, cut off and out of disk; counts what was lost or done twice.
+
+    Nothing may be lost, doubled, stuck or leaked, memory must not grow. Starts everything itself, on free ports. Linux
+    alone: elsewhere it says so and exits 0.
+    """
+    from loadgen.bench_chaos import main  # noqa: PLC0415
+
+    chosen = random.SystemRandom().randrange(1_000_000) if seed is None else seed
+    raise typer.Exit(main(minutes, chosen, json_output=print_json, logs=logs))
