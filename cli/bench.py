@@ -60,7 +60,9 @@ def chaos(
     seed: Annotated[
         int | None, typer.Option(help="Seed of what goes wrong; none: a new one, which is printed.")
     ] = None,
-    logs: Annotated[pathlib.Path | None, typer.Option(metavar="DIR", help="Keep the services' logs there.")] = None,
+    logs: Annotated[
+        pathlib.Path | None, typer.Option(metavar="DIR", file_okay=False, help="Keep the services' logs there.")
+    ] = None,
     print_json: options.Json = False,
 ) -> None:
     """Floods all services while they are killed, frozen, cut off and out of disk; counts what was lost or done twice.
@@ -70,5 +72,7 @@ def chaos(
     """
     from loadgen.bench_chaos import main  # noqa: PLC0415
 
+    if logs is not None and logs.exists() and any(logs.iterdir()):
+        options.misused(f"--logs: expected a new or empty folder, {logs} is not")
     chosen = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     raise typer.Exit(main(minutes, chosen, json_output=print_json, logs=logs))

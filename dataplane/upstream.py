@@ -7,14 +7,12 @@ An `Exchange` (see `proxy`) is one request and its reply; it is called back in t
 from __future__ import annotations
 
 import asyncio
-import functools
-import os
-import socket
-import ssl
 import urllib.parse
 from typing import Protocol, cast
 
 import httptools
+
+from dataplane import sockets
 
 CONNECT_S_MAX = 2.0
 IDLE_S_MAX = 60.0
@@ -23,6 +21,9 @@ _IDLE_MAX = 256
 """Most unused connections kept to one engine."""
 _JOIN_BYTES_MAX = 64 * 1024
 """A smaller request is sent as one string, so that it leaves in one packet."""
+
+_FRESH_S = 1.0
+"""Nobody closes a kept connection that was used so short a time ago for having been idle."""
 
 _DRY_BYTES_MAX = 256 * 1024
 """Most bytes read of an engine without one byte of a body among them: a head, or trailers, without an end."""
@@ -80,13 +81,14 @@ class Exchange(Protocol):
         """As `received`, of one whole chunk in its framing: the body's bytes are `data[start:-2]`."""
 
     def lost(self, problem: str, untouched: bool) -> None:
-        """There will be no more. `untouched`: a kept connection was closed before any byte of the reply."""
+        """There will be no more. `untouched`: a kept connection was closed before the request came there, for sure."""
 
 
 class EngineConnection(asyncio.Protocol):
     """One connection to an engine: idle, or carrying one exchange."""
 
     __slots__ = (
+        "_acked_bytes",
         "_at_chunk",
         "_at_chunk_end",
         "_complete",
@@ -122,6 +124,8 @@ class EngineConnection(asyncio.Protocol):
         self._paused = False
         self._eof = False
         self.reused = False
+        self._acked_bytes: int | None = None
+        """What the engine had acknowledged when it got a request that may cross its closing; None: it cannot."""
         self._touched = False
         self._tokens = b""
         self.idle_since = 0.0
@@ -136,6 +140,8 @@ class EngineConnection(asyncio.Protocol):
         self._reply = Reply()
         self._complete = self._touched = self._head_ready = False
         self._dry_bytes = 0
+        idle_s = asyncio.get_running_loop().time() - self.idle_since if self.reused else 0.0
+        self._acked_bytes = sockets.acked_bytes(self._transport) if idle_s > _FRESH_S else None
         if len(body) < _JOIN_BYTES_MAX:
             self._transport.write(head + body)
         else:
@@ -211,6 +217,7 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone: the end of a reply that has no other end, else a loss."""
+        untouched = not error and self._is_untouched()
         self._transport = None
         self._parser = None
         self._endpoint.dropped(self)
@@ -220,7 +227,13 @@ class EngineConnection(asyncio.Protocol):
         if self._reply.close_delimited and self._eof and error is None:
             exchange.received(b"", True)
         else:
-            exchange.lost(_reason(error) if error else "closed the connection", self.reused and not self._touched)
+            exchange.lost(sockets.reason(error) if error else "closed the connection", untouched)
+
+    def _is_untouched(self) -> bool:
+        """Whether the engine closed the connection before the request came there. What it sent in closing would have
+        acknowledged the request, had it been there; a reset acknowledges nothing, so that it proves nothing."""
+        before = self._acked_bytes
+        return before is not None and self._eof and not self._touched and sockets.acked_bytes(self._transport) == before
 
     def _parse(self, data: bytes) -> str:
         """Feeds the parser; says what is wrong, unless it is about what follows a whole reply, which is nobody's."""
@@ -346,12 +359,15 @@ class Endpoint:
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: EngineConnection(self), self._host, self._port, ssl=_tls_context() if self._tls else None
+                    lambda: EngineConnection(self),
+                    self._host,
+                    self._port,
+                    ssl=sockets.tls_context() if self._tls else None,
                 )
         except TimeoutError:
             raise EngineError(f"no connection within {CONNECT_S_MAX:g} s") from None
         except OSError as error:
-            raise EngineError(_reason(error)) from None
+            raise EngineError(sockets.reason(error)) from None
         return connection
 
     def release(self, connection: EngineConnection, keep: bool) -> None:
@@ -378,20 +394,3 @@ class Endpoint:
         """Closes the unused connections."""
         while self._idle:
             self._idle.pop().abort()
-
-
-@functools.cache
-def _tls_context() -> ssl.SSLContext:
-    """One context for all: loading the certificates takes tens of milliseconds."""
-    return ssl.create_default_context()
-
-
-def _reason(error: BaseException) -> str:
-    """A few words, without addresses."""
-    if isinstance(error, ssl.SSLError):
-        return f"TLS: {getattr(error, 'verify_message', None) or error.reason or 'handshake failed'}"
-    if isinstance(error, socket.gaierror):
-        return "its host name is not known"
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno).lower()
-    return str(error) or type(error).__name__

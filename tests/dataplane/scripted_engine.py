@@ -26,6 +26,8 @@ class Call:
     writer: asyncio.StreamWriter
     connection: int
     """Number of its connection, from 1."""
+    number: int
+    """Of the requests of all connections, from 1."""
 
     async def send(self, *parts: bytes) -> None:
         """Sends each part by itself."""
@@ -134,7 +136,7 @@ class ScriptedEngine:
                     k.strip().lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)
                 }
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
-                call = Call(head[0], headers, body, reader, writer, number)
+                call = Call(head[0], headers, body, reader, writer, number, len(self.calls) + 1)
                 self.calls.append(call)
                 await self.script(call)
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from dataplane import app, proxy
+from dataplane import app, proxy, sockets, upstream
 from protos import turn_pb2
 from tests.dataplane.conftest import Rig
 from tests.dataplane.raw_client import CHAT, request
@@ -16,6 +16,14 @@ from tests.dataplane.scripted_engine import STREAM, Call, chunk, delta, event, w
 from tests.waiting import wait_until
 
 STREAMED = {**CHAT, "stream": True}
+
+
+async def close_the_second(call: Call) -> None:
+    """Closes the first connection when its second request has come."""
+    if call.connection == 1 and call.number == 2:
+        call.writer.close()
+    else:
+        await call.send(whole(b"{}"))
 
 
 async def test_a_client_that_leaves_while_held_reaches_no_engine(rig: Rig) -> None:
@@ -268,22 +276,33 @@ async def test_a_turn_waits_for_a_scheduler_that_is_gone(rig: Rig) -> None:
     assert rig.scheduler.turns[0].held_ms > 0
 
 
-async def test_a_kept_connection_that_the_engine_closed_is_no_failure(rig: Rig) -> None:
-    """The race of keep-alive: the engine closes while the request is on its way."""
-
-    async def close_kept(call: Call) -> None:
-        if len(rig.engine.calls) == 2:
-            call.writer.close()
-            return
-        await call.send(whole(b"{}"))
-
-    rig.engine.script = close_kept
+async def test_a_request_that_crossed_the_end_of_a_kept_connection_is_sent_on_another(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The race of keep-alive: the engine closes while the request is on its way, and TCP knows that it never came."""
+    monkeypatch.setattr(upstream, "_FRESH_S", -1.0)
+    monkeypatch.setattr(sockets, "acked_bytes", lambda _transport: 1)
+    rig.engine.script = close_the_second
     await rig.start()
     client = await rig.client()
     assert (await client.ask(request(CHAT))).status == 200
     assert (await client.ask(request(CHAT))).status == 200
     assert [call.connection for call in rig.engine.calls] == [1, 1, 2]
     await rig.reported("STARTED", "ENDED")
+
+
+async def test_a_request_that_came_on_a_kept_connection_is_not_sent_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream, "_FRESH_S", -1.0)
+    rig.engine.script = close_the_second
+    await rig.start()
+    client = await rig.client()
+    assert (await client.ask(request(CHAT))).status == 200
+    response = await client.ask(request(CHAT))
+    assert (response.status, response.error) == (502, "engine engine-0: closed the connection")
+    assert len(rig.engine.calls) == 2
+    await rig.reported("STARTED", "FAILED")
 
 
 async def test_a_fresh_connection_that_breaks_is_not_tried_again(rig: Rig) -> None:

@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from dataplane import upstream
+from dataplane import sockets
 from tests.dataplane.conftest import Rig
 from tests.dataplane.raw_client import CHAT, request
 from tests.dataplane.scripted_engine import REPLY
@@ -53,7 +53,7 @@ async def test_an_engine_behind_https_is_reached_if_it_is_trusted(
     await rig.engine.stop()
     await rig.engine.start(tls)
     rig.scheduler.url = f"https://127.0.0.1:{rig.engine.port}/base/v1"
-    monkeypatch.setattr(upstream, "_tls_context", ssl.create_default_context)
+    monkeypatch.setattr(sockets, "tls_context", ssl.create_default_context)
     if trusted:
         monkeypatch.setenv("SSL_CERT_FILE", str(path))
     await rig.start()
