@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli import bench_flood, options
+from cli import comparisons, options
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -16,7 +16,8 @@ app = typer.Typer(
     help="Measure a part against its bar; exits non-zero where the bar is missed.",
 )
 
-app.command("flood")(bench_flood.run)
+for command in (comparisons.flood, comparisons.routing, comparisons.fairness, comparisons.light):
+    app.command()(command)
 
 
 @app.command()

@@ -13,7 +13,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import aiohttp
 
@@ -52,13 +53,24 @@ class Timing:
 class Rules:
     """What is the same for all entries."""
 
+    where: tuple[str, ...] | Fakes
+    """Origins of the engines, or the fake ones to start."""
     timing: Timing
     seed: int
-    model: str
+    environment: Mapping[str, str]
+    """Of all processes started."""
+    model: str = ""
+    """Empty: the first that the first engine serves."""
     end_runs: bool = True
     """Whether arms that want to be told the end of a run are told."""
     send_run_id: bool = True
     """Whether routers are told which turns belong together."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For a report."""
+        engines = list(self.where) if isinstance(self.where, tuple) else f"{self.where.count} fake {self.where.profile}"
+        rules = {"engines": engines, "seed": self.seed, "end_runs": self.end_runs, "send_run_id": self.send_run_id}
+        return {**rules, **asdict(self.timing)}
 
 
 Tell = Callable[[str, Sample], None]
@@ -66,19 +78,21 @@ Tell = Callable[[str, Sample], None]
 
 
 class Contest:
-    """Entries on engines. `environment` is that of all processes started."""
+    """Entries on the same engines, under the same rules, which name a model."""
 
-    def __init__(
-        self, entries: Sequence[Entry], where: tuple[str, ...] | Fakes, rules: Rules, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, entries: Sequence[Entry], rules: Rules) -> None:
         self._entries = tuple(entries)
-        self._where = where
         self._rules = rules
-        self._environment = environment
+        self._samples: dict[str, list[Sample]] = {entry.name: [] for entry in entries}
 
-    async def run(self, tell: Tell) -> dict[str, list[Sample]]:
-        """The samples of each entry, one a repeat. Raises ProcessError and ArmError."""
-        samples: dict[str, list[Sample]] = {entry.name: [] for entry in self._entries}
+    @property
+    def samples(self) -> dict[str, list[Sample]]:
+        """Those of each entry, from the repeats that are whole."""
+        whole = min(map(len, self._samples.values()))
+        return {name: samples[:whole] for name, samples in self._samples.items()}
+
+    async def run(self, tell: Tell) -> None:
+        """Measures all. Raises ProcessError and ArmError."""
         repeats = self._rules.timing.repeats
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
             for repeat in range(repeats):
@@ -89,21 +103,20 @@ class Contest:
                     def told(what: str, so_far: Sample, name: str = entry.name, repeat: int = repeat) -> None:
                         tell(f"{name}, {repeat + 1} of {repeats}: {what}", so_far)
 
-                    samples[entry.name].append(await self._measure(session, entry, number, told))
-        return samples
+                    self._samples[entry.name].append(await self._measure(session, entry, number, told))
 
     async def _measure(self, session: aiohttp.ClientSession, entry: Entry, number: int, tell: Tell) -> Sample:
         tell("starting", Sample(0.0, ()))
         with tempfile.TemporaryDirectory(prefix="luftpause-bench-") as name:
             folder = pathlib.Path(name)
-            async with engines.fresh(self._where, session, self._environment, folder) as urls:
+            async with engines.fresh(self._rules.where, session, self._rules.environment, folder) as urls:
                 first, second, third = free_ports(3)
                 place = Place((first, second, third), urls, name, sys.executable)
                 arm = entry.arm
                 if not arm.command:
                     return await self._load(entry, arm.url, number, tell)
                 (folder / "config").write_text(place.fill(arm.config))
-                async with started(arm.name, place.words(arm.command), self._environment, folder) as process:
+                async with started(arm.name, place.words(arm.command), self._rules.environment, folder) as process:
 
                     async def is_ready() -> bool:
                         body = await body_of(session, place.fill(arm.ready_url))
@@ -144,12 +157,12 @@ async def _watch(load: Load, seconds: float, tell: Callable[[Sample], None]) -> 
         await asyncio.sleep(min(_TELL_EVERY_S, seconds - spent_s))
 
 
-async def look(where: tuple[str, ...] | Fakes, environment: Mapping[str, str]) -> Served:
+async def look(rules: Rules) -> Served:
     """What the first engine serves; fake ones are started for the moment. Raises ProcessError."""
     timeout = aiohttp.ClientTimeout(total=60)
     with tempfile.TemporaryDirectory(prefix="luftpause-bench-") as name:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            engines.fresh(where, session, environment, pathlib.Path(name)) as urls,
+            engines.fresh(rules.where, session, rules.environment, pathlib.Path(name)) as urls,
         ):
             return await engines.served(session, urls[0])

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.record import Tally, merged
-from loadgen.workload import Group
+from loadgen.workload import Group, RunClass
 
-CLASSES = ("interactive", "batch")
+CLASSES: tuple[RunClass, ...] = ("interactive", "batch")
 RUNS_FOR_P99 = 300
 """A 99th percentile of fewer values is hardly more than their largest."""
 QUANTITIES = {
@@ -46,20 +46,26 @@ class Bar:
     """Something that must hold; `seen` is None where it could not be measured, which misses it."""
 
     what: str
-    least: float | None
-    most: float | None
+    bound: float
     seen: float | None
+    is_most: bool = False
+    """Whether `bound` is the most that may be seen; else it is the least."""
 
     @property
     def holds(self) -> bool:
         """Whether it does."""
         if self.seen is None:
             return False
-        return (self.least is None or self.seen >= self.least) and (self.most is None or self.seen <= self.most)
+        return self.seen <= self.bound if self.is_most else self.seen >= self.bound
 
     def as_json(self) -> dict[str, Any]:
-        """For the report."""
-        return {"what": self.what, "least": self.least, "most": self.most, "seen": self.seen, "holds": self.holds}
+        """For a report."""
+        return {
+            "what": self.what,
+            "most" if self.is_most else "least": self.bound,
+            "seen": self.seen,
+            "holds": self.holds,
+        }
 
 
 def report(samples: Mapping[str, Sequence[Sample]], yardstick: str | None) -> dict[str, Any]:
@@ -192,11 +198,11 @@ def _bar(entries: Mapping[str, Any], yardstick: str | None, entry: str, key: str
     own = entries[entry]
     if key in CLASSES:
         over = own.get(key, {}).get("x_runs_per_min")
-        return Bar(f"{entry}: {key} runs/min ÷ {yardstick}'s", value, None, over and over["median"])
+        return Bar(f"{entry}: {key} runs/min ÷ {yardstick}'s", value, over and over["median"])
     if key == "p90":
         alone = _median(entries.get("alone", {}), "interactive", "run_s_p90")
         seen = ratio(_median(own, "interactive", "run_s_p90"), alone)
-        return Bar(f"{entry}: interactive run p90 ÷ alone", None, value, seen)
+        return Bar(f"{entry}: interactive run p90 ÷ alone", value, seen, is_most=True)
     assert key == "peers", key
     best: dict[str, float] = {}
     for name, figures in entries.items():
@@ -206,7 +212,7 @@ def _bar(entries: Mapping[str, Any], yardstick: str | None, entry: str, key: str
     ratios = [ratio(_median(own, each, "runs_per_min"), best.get(each)) for each in CLASSES if each in own]
     known = [each for each in ratios if each is not None]
     seen = min(known) if known and len(known) == len(ratios) else None
-    return Bar(f"{entry}: runs/min ÷ the best peer's, the worse class", value, None, seen)
+    return Bar(f"{entry}: runs/min ÷ the best peer's, the worse class", value, seen)
 
 
 def _median(figures: Mapping[str, Any], run_class: str, quantity: str) -> float | None:

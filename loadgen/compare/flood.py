@@ -8,15 +8,13 @@ from __future__ import annotations
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
-
-import uvloop
 
 from loadgen.compare import arms, figures, show
 from loadgen.compare.arms import Arm, ArmError
-from loadgen.compare.contest import Contest, Entry, Rules, Timing, look
-from loadgen.compare.engines import Fakes, Served
+from loadgen.compare.contest import Entry, Rules
+from loadgen.compare.engines import Served
 from loadgen.traces import sessions
 from loadgen.workload import Group, RunClass, Workload
 
@@ -34,10 +32,7 @@ class Flood:
     """What is asked for."""
 
     workload: Workload
-    timing: Timing
-    where: tuple[str, ...] | Fakes
-    """Origins of the engines, or the fake ones to start."""
-    seed: int
+    rules: Rules
     batch: int = 48
     interactive: int = 4
     callers: int = 1
@@ -46,15 +41,11 @@ class Flood:
     """Arms; None: ARMS, as far as they are installed."""
     extra: tuple[Arm, ...] = ()
     """Arms of the user's own."""
-    model: str = ""
-    """Empty: the first that the first engine serves."""
-    end_runs: bool = True
-    send_run_id: bool = True
     traces: pathlib.Path | None = None
     """Recorded sessions to replay in place of the workload's sizes and times."""
     scale: float = 50.0
     """What their sizes and times are divided by."""
-    required: Mapping[str, float] | None = None
+    required: Mapping[str, float] = field(default_factory=dict)
     """Bars on luftpause, by the keys of `figures.REQUIREMENTS`."""
 
 
@@ -93,7 +84,7 @@ def entries(flood: Flood, of: Sequence[Arm | str], workload: Workload) -> list[E
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ArmError(f"two arms are called '{twice}'")
-    for key in flood.required or ():
+    for key in flood.required:
         needed = {"p90": ALONE}.get(key, arms.ROUTER.name)
         missing = [name for name in (arms.LUFTPAUSE.name, needed) if name not in names]
         if missing:
@@ -115,52 +106,32 @@ def recorded(flood: Flood, serves: Served) -> Workload:
     return replace(flood.workload, sessions=found)
 
 
-def main(
-    flood: Flood,
-    find: Callable[[str], str | None],
-    environment: Mapping[str, str],
-    json_to: pathlib.Path | None = None,
-    svg_to: pathlib.Path | None = None,
-) -> int:
-    """Measures and prints: 0 if every bar asked for holds, 1 if not or nothing could be measured, 130 after Ctrl-C."""
+def main(flood: Flood, find: Callable[[str], str | None], files: show.Files) -> int:
+    """Measures and prints: 0 if every bar asked for holds, 1 if not or nothing could be measured, 130 after Ctrl-C.
 
-    async def measured() -> dict[str, Any]:
-        serves = await look(flood.where, environment)
-        made = entries(flood, chosen(flood, find), recorded(flood, serves))
-        rules = Rules(flood.timing, flood.seed, flood.model or serves.model, flood.end_runs, flood.send_run_id)
-        contest = Contest(made, flood.where, rules, environment)
-        with show.progress(made, flood.timing) as tell:
-            samples = await contest.run(tell)
-        return figures.report(samples, arms.ROUTER.name) | {"settings": settings(flood, rules.model)}
+    `find` gives the path of a command, or None.
+    """
 
     def work() -> int:
-        report = uvloop.run(show.until_signal(measured()))
-        bars = figures.judge(report, arms.LUFTPAUSE.name, flood.required or {})
-        return show.result(report, bars, json_to=json_to, svg_to=svg_to)
+        found = chosen(flood, find)
+        measured = show.perform(flood.rules, lambda serves: entries(flood, found, recorded(flood, serves)))
+        report = figures.report(measured.samples, arms.ROUTER.name) | {"settings": settings(flood, measured.model)}
+        bars = figures.judge(report, arms.LUFTPAUSE.name, flood.required)
+        return show.result(measured, report, bars, files)
 
     return show.guarded(work)
 
 
 def settings(flood: Flood, model: str) -> dict[str, Any]:
-    """What was measured, for the report."""
-    workload = flood.workload
+    """What was asked for, for the report."""
+    sizes = asdict(flood.workload)
+    del sizes["sessions"]
     return {
-        "engines": list(flood.where) if isinstance(flood.where, tuple) else f"fake, {flood.where.profile}",
-        "model": model,
-        "seed": flood.seed,
+        **sizes,
         "batch": flood.batch,
         "interactive": flood.interactive,
         "callers": flood.callers,
-        "turns": workload.turns,
-        "context_chars": workload.context_chars,
-        "growth_chars": workload.growth_chars,
-        "max_tokens": workload.max_tokens,
-        "tool_s": [workload.tool_s_min, workload.tool_s_max],
-        "tools": workload.tools,
         "traces": None if flood.traces is None else {"file": flood.traces.name, "scale": flood.scale},
-        "end_runs": flood.end_runs,
-        "send_run_id": flood.send_run_id,
-        "warm_up_s": flood.timing.warm_up_s,
-        "measure_s": flood.timing.measure_s,
-        "repeats": flood.timing.repeats,
+        **flood.rules.as_json(),
+        "model": model,
     }

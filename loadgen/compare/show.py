@@ -13,14 +13,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from loadgen.compare import picture, table
 from loadgen.compare.arms import ArmError
-from loadgen.compare.contest import Entry, Tell, Timing
+from loadgen.compare.contest import Contest, Entry, Rules, Tell, Timing, look
+from loadgen.compare.engines import Served
 from loadgen.compare.figures import CLASSES, Bar, Sample
 from loadgen.compare.processes import ProcessError
 
@@ -37,7 +40,43 @@ class Interrupted(Exception):  # noqa: N818 - nothing has failed
     """SIGINT or SIGTERM came."""
 
 
-async def until_signal(work: Coroutine[Any, Any, T]) -> T:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a contest brought."""
+
+    samples: dict[str, list[Sample]]
+    """Of each entry, one a repeat."""
+    model: str
+    is_whole: bool
+    """False: it was broken off, and these are the repeats before."""
+
+
+def perform(rules: Rules, make: Callable[[Served], Sequence[Entry]]) -> Measured:
+    """Measures the entries that `make` makes of what the engines serve, showing progress.
+
+    Broken off by Ctrl-C, it gives the repeats that are whole. Raises ArmError, ProcessError, and Interrupted where
+    there is none.
+    """
+    return uvloop.run(_perform(rules, make))
+
+
+async def _perform(rules: Rules, make: Callable[[Served], Sequence[Entry]]) -> Measured:
+    serves = await _until_signal(look(rules))
+    named = replace(rules, model=rules.model or serves.model)
+    entries = make(serves)
+    contest = Contest(entries, named)
+    is_whole = True
+    with _progress(entries, rules.timing) as tell:
+        try:
+            await _until_signal(contest.run(tell))
+        except Interrupted:
+            is_whole = False
+            if not all(contest.samples.values()):
+                raise
+    return Measured(contest.samples, named.model, is_whole)
+
+
+async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
     """What `work` gives; SIGINT or SIGTERM cancels it, the first of them alone, so that clearing up is never broken
     off. Raises Interrupted then."""
     task = asyncio.ensure_future(work)
@@ -71,7 +110,7 @@ def guarded(work: Callable[[], int]) -> int:
 
 
 @contextlib.contextmanager
-def progress(entries: Sequence[Entry], timing: Timing) -> Iterator[Tell]:
+def _progress(entries: Sequence[Entry], timing: Timing) -> Iterator[Tell]:
     """What a contest tells, as a bar on a terminal, else as a line from time to time."""
     console = Console(stderr=True)
     count = len(entries) * timing.repeats
@@ -115,23 +154,32 @@ def _line(what: str, so_far: Sample) -> str:
     return "; ".join(told)
 
 
-def result(
-    report: Mapping[str, Any], bars: Sequence[Bar], *, json_to: pathlib.Path | None, svg_to: pathlib.Path | None
-) -> int:
-    """Prints tables and verdicts and writes the files asked for; `json_to` "-" is stdout, which then has nothing else.
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where results are written; None: nowhere."""
 
-    0 if all bars hold, else 1.
-    """
-    document = {**report, "bars": [bar.as_json() for bar in bars], "passed": all(bar.holds for bar in bars)}
-    if json_to == pathlib.Path("-"):
+    json: pathlib.Path | None = None
+    """"-": to stdout, which then has nothing else."""
+    svg: pathlib.Path | None = None
+
+
+def result(measured: Measured, report: Mapping[str, Any], bars: Sequence[Bar], files: Files) -> int:
+    """Prints tables and verdicts and writes the files: 0 if all bars hold, 1 if not, 130 if it was broken off."""
+    passed = all(bar.holds for bar in bars)
+    repeats = len(next(iter(measured.samples.values())))
+    document = {**report, "repeats": repeats, "bars": [bar.as_json() for bar in bars], "passed": passed}
+    if files.json == pathlib.Path("-"):
         print(json.dumps(document))
     else:
-        if json_to is not None:
-            json_to.write_text(json.dumps(document, indent=1) + "\n")
+        if files.json is not None:
+            files.json.write_text(json.dumps(document, indent=1) + "\n")
         _print(report, bars)
-    if svg_to is not None:
-        svg_to.write_text(picture.draw(report))
-    return 0 if document["passed"] else 1
+    if files.svg is not None:
+        files.svg.write_text(picture.draw(report))
+    if not measured.is_whole:
+        print(f"luftpause: interrupted after {repeats} whole repeats", file=sys.stderr)
+        return INTERRUPTED
+    return 0 if passed else 1
 
 
 def _print(report: Mapping[str, Any], bars: Sequence[Bar]) -> None:

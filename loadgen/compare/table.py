@@ -91,9 +91,7 @@ def verdicts(bars: Sequence[Bar]) -> list[str]:
     """A line for each bar."""
     lines = []
     for bar in bars:
-        bound = " and ".join(
-            [f"at least {bar.least:g}"] * (bar.least is not None) + [f"at most {bar.most:g}"] * (bar.most is not None)
-        )
         seen = "not measured" if bar.seen is None else f"{bar.seen:.3g}"
-        lines.append(f"{'holds ' if bar.holds else 'MISSED'}  {bar.what}: {seen} ({bound})")
+        asked = f"{'at most' if bar.is_most else 'at least'} {bar.bound:g}"
+        lines.append(f"{'holds ' if bar.holds else 'MISSED'}  {bar.what}: {seen} ({asked})")
     return lines

@@ -1,4 +1,4 @@
-"""Options of `bench flood`, and what its relatives share with it. Must not measure: loadgen.compare does."""
+"""`bench flood`, `routing`, `fairness` and `light`: their options. Must not measure: loadgen.compare does."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import pathlib
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from cli import options, services
-from loadgen.compare import arms, figures, flood
-from loadgen.compare.contest import Timing
+from loadgen.compare import arms, figures
+from loadgen.compare import fairness as fairness_bench
+from loadgen.compare import flood as flood_bench
+from loadgen.compare import light as light_bench
+from loadgen.compare import routing as routing_bench
+from loadgen.compare.contest import Rules, Timing
 from loadgen.compare.engines import Fakes
+from loadgen.compare.show import Files
 from loadgen.workload import ToolStyle, Workload
 
 USUAL = Workload()
@@ -48,7 +54,7 @@ Peers = Annotated[
 ArmNames = Annotated[
     str | None,
     typer.Option(
-        "--arms", metavar="NAMES", help=f"Arms, with commas between: {', '.join((flood.ALONE, *arms.EXPLAINED))}."
+        "--arms", metavar="NAMES", help=f"Arms, with commas between: {', '.join((flood_bench.ALONE, *arms.EXPLAINED))}."
     ),
 ]
 OwnArms = Annotated[
@@ -102,12 +108,21 @@ def where(urls: list[str], profile: str, replicas: int) -> tuple[str, ...] | Fak
     return tuple(url.rstrip("/").removesuffix("/v1") for url in urls) or Fakes(replicas, profile)
 
 
-def seed_of(seed: int | None) -> int:
-    """The seed asked for, or a new one."""
-    return random.randrange(1 << 32) if seed is None else seed
+def rules(
+    engines: tuple[str, ...] | Fakes,
+    timing: Timing,
+    seed: int | None,
+    *,
+    model: str = "",
+    end: bool = True,
+    run_id: bool = True,
+) -> Rules:
+    """Those of a call; a seed of its own where none was given."""
+    number = random.randrange(1 << 32) if seed is None else seed
+    return Rules(engines, timing, number, environment(), model, end, run_id)
 
 
-def run(
+def flood(
     *,
     arm_names: ArmNames = None,
     own_arms: OwnArms = [],  # noqa: B006 - typer copies it
@@ -147,26 +162,99 @@ def run(
     try:
         low, high = _range(tool_s)
         workload = Workload(turns, context_chars, growth_chars, max_tokens, low, high, ignore_eos, tools)
-        asked = flood.Flood(
+        asked = flood_bench.Flood(
             workload,
-            Timing(warm_up_s, measure_s, repeats),
-            where(engine, profile, replicas),
-            seed_of(seed),
+            rules(
+                where(engine, profile, replicas),
+                Timing(warm_up_s, measure_s, repeats),
+                seed,
+                model=model,
+                end=end,
+                run_id=run_id,
+            ),
             batch=batch,
             interactive=interactive,
             callers=callers,
             names=names,
             extra=tuple(arms.given(text) for text in own_arms),
-            model=model,
-            end_runs=end,
-            send_run_id=run_id,
             traces=traces,
             scale=scale,
             required=_bars(require),
         )
     except (ValueError, arms.ArmError) as error:
         options.misused(str(error))
-    raise typer.Exit(flood.main(asked, finder(peers), environment(), json_to, svg_to))
+    raise typer.Exit(flood_bench.main(asked, finder(peers), Files(json_to, svg_to)))
+
+
+def routing(
+    *,
+    engine: EngineUrls = [],  # noqa: B006
+    profile: Profile = "cpu-testbed",
+    replicas: Replicas = 2,
+    peers: Peers = None,
+    tools: Tools = USUAL.tools,
+    ignore_eos: IgnoreEos = USUAL.ignore_eos,
+    warm_up_s: WarmUp = 20.0,
+    measure_s: Measure = 90.0,
+    repeats: Repeats = 3,
+    seed: Seed = None,
+    json_to: JsonFile = None,
+    svg_to: SvgFile = None,
+) -> None:
+    """Eight agents on a pool with room for all: affinity against engines in turn and a cache-aware router (SMG).
+
+    Exits 1 unless luftpause finds as much in caches as SMG and does as many runs, and more than engines in turn.
+    """
+    asked = rules(where(engine, profile, replicas), Timing(warm_up_s, measure_s, repeats), seed)
+    files = Files(json_to, svg_to)
+    raise typer.Exit(routing_bench.main(asked, _workload(tools, ignore_eos), finder(peers), files))
+
+
+def fairness(
+    *,
+    engine: EngineUrls = [],  # noqa: B006
+    profile: Profile = "cpu-testbed",
+    replicas: Replicas = 2,
+    tools: Tools = USUAL.tools,
+    ignore_eos: IgnoreEos = USUAL.ignore_eos,
+    warm_up_s: WarmUp = 30.0,
+    measure_s: Measure = 90.0,
+    repeats: Repeats = 3,
+    seed: Seed = None,
+    json_to: JsonFile = None,
+) -> None:
+    """What a caller gets beside one that floods the pool, and batch beside people who wait.
+
+    Exits 1 where a caller with 2 runs beside 40 of another one gets less than 0.8 of its fair rate, where 20 children
+    of one parent get more than one caller's share, or where batch stops under 40 interactive runs.
+    """
+    asked = rules(where(engine, profile, replicas), Timing(warm_up_s, measure_s, repeats), seed)
+    raise typer.Exit(fairness_bench.main(asked, _workload(tools, ignore_eos), Files(json_to)))
+
+
+def light(
+    *,
+    engine: EngineUrls = [],  # noqa: B006
+    profile: Profile = "cpu-testbed",
+    replicas: Replicas = 2,
+    tools: Tools = USUAL.tools,
+    ignore_eos: IgnoreEos = USUAL.ignore_eos,
+    warm_up_s: WarmUp = 10.0,
+    measure_s: Measure = 60.0,
+    pairs: Annotated[int, typer.Option(min=2, max=100, help="Measurements of each arm.")] = 8,
+    seed: Seed = None,
+    json_to: JsonFile = None,
+) -> None:
+    """A light load, 4 interactive and 4 batch agents: luftpause must lose nothing against a plain router.
+
+    The two take turns. Exits 1 unless every figure is, with 95 %, at most 3 % worse than the router's.
+    """
+    asked = rules(where(engine, profile, replicas), Timing(warm_up_s, measure_s, pairs), seed)
+    raise typer.Exit(light_bench.main(asked, _workload(tools, ignore_eos), Files(json_to)))
+
+
+def _workload(tools: ToolStyle, ignore_eos: bool) -> Workload:
+    return replace(USUAL, tools=tools, ignore_eos=ignore_eos)
 
 
 def _range(text: str) -> tuple[float, float]:
