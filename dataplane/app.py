@@ -35,6 +35,9 @@ END_S_MAX = 2.0
 DRAIN_S_MAX = 1.0
 """How long the last reports may take."""
 
+UNSENT_BYTES_MAX = 32 * 1024
+"""Most bytes that the kernel keeps for a client beyond what that may receive at the moment."""
+
 Gather = Callable[[Snapshot], Awaitable[Snapshot]]
 
 
@@ -52,7 +55,7 @@ class App:
         self._proxy = Proxy(self._scheduler, pool)
         self.address: tuple[str, int] | None = None
         """Where it listens, once it does."""
-        routes = Routes(self._scheduler, Decisions(self._proxy), config.guard(), self._snapshot)
+        routes = Routes(self._scheduler, Decisions(self._proxy), config.guard(), config.held_max, self._snapshot)
         self._server = Server(self._proxy, routes, config)
 
     async def serve(self, ended: asyncio.Event, listen_on: socket.socket | None = None) -> None:
@@ -67,6 +70,8 @@ class App:
                 )
         except OSError as error:
             raise port_problem(self._config, error) from None
+        for each in listening.sockets:
+            _keep_little_unsent(each)
         host, port = self.address = listening.sockets[0].getsockname()[:2]
         if listen_on is None:
             log.info("dataplane listening address=%s:%d workers=1", host, port)
@@ -119,6 +124,14 @@ class App:
             connection.end()
         self._proxy.close()
         await self._scheduler.drain(DRAIN_S_MAX)
+
+
+def _keep_little_unsent(listening: socket.socket) -> None:
+    """The kernel takes little of what a client does not read, so that it stays here, where it is seen. The connections
+    inherit it."""
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if option is not None:  # not all systems have it
+        listening.setsockopt(socket.IPPROTO_TCP, option, UNSENT_BYTES_MAX)
 
 
 def read_pool(config: DataplaneConfig) -> Pool:

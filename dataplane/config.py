@@ -23,4 +23,11 @@ class DataplaneConfig(ServiceConfig):
     )
     header_s: float = Field(default=10, gt=0, description="Seconds from a request's first byte to its whole head (408)")
     body_s: float = Field(default=120, gt=0, description="Seconds from a request's head to its whole body (408)")
+    held_max: int = Field(
+        default=10_000, ge=1, description="Most turns of one caller that wait for admission in one process (429 above)"
+    )
+    headers_max: int = Field(default=200, ge=1, description="Most headers of a request (431 above)")
+    unread_s: float = Field(
+        default=60, gt=0, description="Seconds that a client may read nothing of what waits for it before it is cut off"
+    )
     idle_s: float = Field(default=75, gt=0, description="Seconds an unused client connection is kept open")

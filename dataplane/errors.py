@@ -27,6 +27,8 @@ class ApiError:
             return "authentication_error"
         if self.status == 403:
             return "permission_error"
+        if self.status == 429:
+            return "rate_limit_error"
         return "server_error" if self.status >= 500 else "invalid_request_error"
 
     def body(self) -> bytes:
@@ -111,6 +113,16 @@ def body_too_large(limit_bytes: int) -> ApiError:
 def head_too_large(limit_bytes: int) -> ApiError:
     """431."""
     return ApiError(431, f"request line and headers are larger than {limit_bytes} bytes", "headers_too_large")
+
+
+def too_many_held(limit: int) -> ApiError:
+    """429: the caller has enough turns waiting."""
+    return ApiError(429, f"{limit} turns of this caller wait for admission already", "too_many_held_turns")
+
+
+def too_many_headers(limit: int) -> ApiError:
+    """431."""
+    return ApiError(431, f"there are more than {limit} headers", "headers_too_large")
 
 
 def own_fault() -> ApiError:

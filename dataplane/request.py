@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from dataplane import errors, identity
 
@@ -82,12 +83,29 @@ Rare = Callable[[], Awaitable[Answer]]
 Route = Chat | Rare
 
 
+class Limits(Protocol):
+    """How large a request may be; the configuration has them."""
+
+    @property
+    def header_bytes_max(self) -> int:
+        """Of line and headers."""
+
+    @property
+    def headers_max(self) -> int:
+        """Number of headers."""
+
+    @property
+    def body_bytes_max(self) -> int:
+        """Of the body."""
+
+
 class Request:
     """One request, filled in as it is parsed."""
 
     __slots__ = (
         "_body_bytes",
         "_head_bytes",
+        "_header_count",
         "_parts",
         "chunks",
         "fed_bytes",
@@ -123,22 +141,26 @@ class Request:
         """Who answers; set when the head is whole, unless it is refused."""
         self._body_bytes = 0
         self._head_bytes = 0
+        self._header_count = 0
         self._parts: list[bytes] = []
 
     def add_header(self, name: bytes, value: bytes) -> None:
         """Keeps a header where we read it, and makes it a line for the engine where it may see it."""
         self._head_bytes += len(name) + len(value) + 4
+        self._header_count += 1
         lower = name.lower()
         if lower in _READ:
             if lower in _ONCE and lower in self.headers:
                 self.refusal = errors.invalid(lower.decode(), "expected once, it is there twice")
-            self.headers[lower] = value.strip(_BLANKS)
+            value = value.strip(_BLANKS)
+            # Two headers of a name are one with a list (RFC 9110, 5.3); what reads no list then reads neither.
+            self.headers[lower] = self.headers[lower] + b", " + value if lower in self.headers else value
         elif lower.startswith(_OURS_PREFIX):
             self.refusal = errors.invalid(lower.decode("latin-1"), f"no such header; there are {_OURS}")
         if lower not in _NOT_FORWARDED:
             self.lines.append(b"%b: %b\r\n" % (name, value))
 
-    def end_head(self, method: str, version: str, keep_alive: bool, head_bytes_max: int, body_bytes_max: int) -> None:
+    def end_head(self, method: str, version: str, keep_alive: bool, limits: Limits) -> None:
         """The head is whole. HTTP/1.0 gets no chunks and one answer a connection."""
         self.method = method
         self.chunks = version == "1.1"
@@ -154,9 +176,11 @@ class Request:
             self.keep_alive = False
         if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             self.refusal = errors.encoded_body()
-        if self._head_bytes + len(self.target) > head_bytes_max:
-            self.refusal = errors.head_too_large(head_bytes_max)
-        self.too_large = int(self.headers.get(b"content-length", b"0")) > body_bytes_max
+        if self._header_count > limits.headers_max:
+            self.refusal = errors.too_many_headers(limits.headers_max)
+        if self._head_bytes + len(self.target) > limits.header_bytes_max:
+            self.refusal = errors.head_too_large(limits.header_bytes_max)
+        self.too_large = int(self.headers.get(b"content-length", b"0")) > limits.body_bytes_max
 
     @property
     def expects_continue(self) -> bool:

@@ -32,15 +32,17 @@ _RUNS = "/v1/runs/"
 
 
 class Routes:
-    """Finds routes. `snapshot` tells the numbers of all workers."""
+    """Finds routes. `held_max` is the most turns of a caller that wait; `snapshot` tells the numbers of all workers."""
 
     def __init__(
         self,
         scheduler: SchedulerClient,
         decisions: Decisions,
         guard: Guard,
+        held_max: int,
         snapshot: Callable[[], Awaitable[Snapshot]],
     ) -> None:
+        self._held_max = held_max
         self._scheduler = scheduler
         self._decisions = decisions
         self._guard = guard
@@ -66,6 +68,8 @@ class Routes:
             identity = identify(request.headers, grant)
             if isinstance(identity, errors.ApiError):
                 return identity
+            if self._scheduler.held_of(identity.caller) >= self._held_max:
+                return errors.too_many_held(self._held_max)
             return Chat(identity) if path == _CHAT else partial(self._decisions.decide, request, identity)
         if path.startswith(_RUNS):
             return self._find_run(path.removeprefix(_RUNS), request, grant)

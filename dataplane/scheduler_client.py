@@ -17,6 +17,7 @@ from typing import TypeVar
 import grpc
 
 from common.auth import bearer_metadata
+from dataplane.held import HeldTurns
 from dataplane.meter import Meter
 from dataplane.runs import RunTable
 from dataplane.tickets import Ticket
@@ -63,7 +64,7 @@ class SchedulerClient:
         self._dataplane_id = dataplane_id
         self._metadata = bearer_metadata(token)
         self._runs = RunTable()
-        self._held: dict[str, Ticket] = {}
+        self._held = HeldTurns()
         self._in_flight: dict[str, Ticket] = {}
         self._admits: deque[turn_pb2.Turn] = deque()
         self._abandons: deque[str] = deque()
@@ -96,7 +97,7 @@ class SchedulerClient:
 
     def admit(self, ticket: Ticket) -> None:
         """Asks for the turn's admission; its owner is told."""
-        self._held[ticket.turn_id] = ticket
+        self._held.add(ticket)
         if self.connected:
             self._admits.append(ticket.message)
             self._queued.set()
@@ -104,7 +105,7 @@ class SchedulerClient:
     def abandon(self, ticket: Ticket) -> None:
         """The client left while the turn was held; its owner is told nothing more."""
         turn_id = ticket.turn_id
-        if self._held.pop(turn_id, None) is not None and self.connected:
+        if self._held.pop(turn_id) is not None and self.connected:
             self._abandons.append(turn_id)
             self._queued.set()
 
@@ -149,6 +150,10 @@ class SchedulerClient:
                 traceparent=ticket.traceparent,
             )
         )
+
+    def held_of(self, caller: str) -> int:
+        """Turns of one caller that wait for their admission."""
+        return self._held.of(caller)
 
     def caller_of(self, run_id: str) -> str | None:
         """Whose run it is, as far as this process knows."""
@@ -268,7 +273,7 @@ class SchedulerClient:
         self._abandons.clear()
         self._renewals.clear()
         self._admits.clear()
-        for ticket in self._held.values():
+        for ticket in self._held.tickets():
             ticket.message.held_ms = round((now - ticket.arrived_at) * 1000)
             self._admits.append(ticket.message)
         kept = [report for _, reports in self._sent for report in reports]
@@ -301,12 +306,12 @@ class SchedulerClient:
         for ended in response.ended_runs:
             self._runs.forget(ended.run_id, ended.caller)
         for refusal in response.refusals:
-            ticket = self._held.pop(refusal.turn_id, None)
+            ticket = self._held.pop(refusal.turn_id)
             if ticket is not None:
                 ticket.owner.refused(refusal)
 
     def _place(self, placement: turn_pb2.Placement) -> None:
-        ticket = self._held.pop(placement.turn_id, None)
+        ticket = self._held.pop(placement.turn_id)
         if ticket is None:
             if placement.turn_id not in self._in_flight:
                 # Abandoned while it was being placed.

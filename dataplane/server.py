@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import http
-import logging
 import math
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 import httptools
 
 from dataplane import errors
 from dataplane.config import DataplaneConfig
-from dataplane.identity import RUN_ID
 from dataplane.proxy import Proxy, Turn
-from dataplane.request import Answer, Chat, Rare, Request
+from dataplane.request import Answer, Chat, Request
 from dataplane.routes import Routes
-
-log = logging.getLogger(__name__)
+from dataplane.work import RareWork, Work, as_answer
 
 CLOSE_S_MAX = 10.0
 """How long a connection that is being closed may take to send, and to drop, what is left."""
@@ -35,22 +32,6 @@ while its connection is read."""
 _REASONS = {int(status): status.phrase.encode() for status in http.HTTPStatus}
 _NO_UPGRADE = errors.malformed("a change of protocol (Upgrade) is not served")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Work(Protocol):
-    """What answers a request: a turn, or the coroutine of a rare route."""
-
-    def client_left(self) -> None:
-        """The connection is gone; nothing may be written any more."""
-
-    def pause(self) -> None:
-        """The client does not read."""
-
-    def resume(self) -> None:
-        """The client reads again."""
-
-    def check(self) -> None:
-        """Called each minute."""
 
 
 class Server:
@@ -82,6 +63,8 @@ class ClientConnection(asyncio.Protocol):
         "_served",
         "_server",
         "_transport",
+        "_unread_bytes",
+        "_unread_since",
         "_waiting",
         "_work",
         "_write_paused",
@@ -106,6 +89,10 @@ class ClientConnection(asyncio.Protocol):
         self._held_back = False
         """Whether reading is paused until what was read is answered."""
         self._write_paused = False
+        self._unread_bytes = 0
+        """Bytes that waited to be sent when `sweep` last looked."""
+        self._unread_since = 0.0
+        """Loop time since when it has not seen the client take any of them."""
         self._closing = False
         self._deadline = math.inf
         """Loop time at which `sweep` ends what has taken too long; without meaning while there is work."""
@@ -153,6 +140,7 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client has read it."""
         self._write_paused = False
+        self._unread_bytes = 0
         if self._work is not None:
             self._work.resume()
         else:
@@ -184,8 +172,7 @@ class ClientConnection(asyncio.Protocol):
             parser.get_method().decode(),
             parser.get_http_version(),
             parser.should_keep_alive(),
-            config.header_bytes_max,
-            config.body_bytes_max,
+            config,
         )
         if parser.should_upgrade():
             request.refusal = _NO_UPGRADE
@@ -233,7 +220,7 @@ class ClientConnection(asyncio.Protocol):
 
     def answer_error(self, error: errors.ApiError, run_id: str) -> None:
         """As `answer`, with the error as its body and the run's id, where it is known."""
-        self.answer(_as_answer(error, run_id))
+        self.answer(as_answer(error, run_id))
 
     def work_over(self) -> None:
         """The request is answered, whole: the next one, or the end."""
@@ -262,8 +249,11 @@ class ClientConnection(asyncio.Protocol):
         self.close()
 
     def sweep(self, now: float) -> None:
-        """Called each second: ends what has taken too long."""
-        if now < self._deadline or (self._work is not None and not self._closing):
+        """Called each second: ends what has taken too long, and cuts off a client that does not read."""
+        if self._work is not None and not self._closing:
+            self._check_reading(now)
+            return
+        if now < self._deadline:
             return
         current, config = self._current, self._server.config
         if self._closing:
@@ -293,6 +283,15 @@ class ClientConnection(asyncio.Protocol):
         current = self._current
         if current is not None and self._fault is None:
             self._check_size(current, len(data))
+
+    def _check_reading(self, now: float) -> None:
+        """A client that takes nothing of what waits for it, for too long, is treated as one that left."""
+        waiting = self._transport.get_write_buffer_size()
+        if not waiting or waiting < self._unread_bytes or not self._unread_bytes:
+            self._unread_since = now
+        elif now - self._unread_since >= self._server.config.unread_s:
+            self._transport.abort()
+        self._unread_bytes = waiting
 
     def _check_size(self, request: Request, fed_bytes: int) -> None:
         """Finds what must be refused before the request is whole."""
@@ -329,7 +328,7 @@ class ClientConnection(asyncio.Protocol):
             if error is not None:
                 self.answer_error(error, route.identity.run_id or "")
         elif route is not None:
-            self._work = _RareWork(self, route)
+            self._work = RareWork(self, route)
         else:
             assert request.refusal is not None
             self.answer_error(request.refusal, "")
@@ -337,7 +336,7 @@ class ClientConnection(asyncio.Protocol):
     def _refuse(self, error: errors.ApiError) -> None:
         """Answers what cannot be served, and closes; the client may be in the middle of sending."""
         self._served = None
-        self._send(_as_answer(error, ""))
+        self._send(as_answer(error, ""))
         self._closing = True
         self._deadline = self._loop.time() + CLOSE_S_MAX
         self._transport.write_eof()
@@ -358,41 +357,3 @@ class ClientConnection(asyncio.Protocol):
                 b"" if head_only else answer.body,
             )
         )
-
-
-class _RareWork:
-    """The coroutine of a rare route, at work."""
-
-    __slots__ = ("_client", "_task")
-
-    def __init__(self, client: ClientConnection, route: Rare) -> None:
-        self._client = client
-        self._task = asyncio.get_running_loop().create_task(self._run(route))
-
-    async def _run(self, route: Rare) -> None:
-        try:
-            answer = await route()
-        except Exception:  # a client that is not answered would wait for ever
-            log.exception("request failed")
-            answer = _as_answer(errors.own_fault(), "")
-        self._client.answer(answer)
-
-    def client_left(self) -> None:
-        """Nobody waits for the answer."""
-        self._task.cancel()
-
-    def pause(self) -> None:
-        """Nothing: the answer is small."""
-
-    def resume(self) -> None:
-        """Nothing, as above."""
-
-    def check(self) -> None:
-        """Nothing: every rare route has a time limit of its own."""
-
-
-def _as_answer(error: errors.ApiError, run_id: str) -> Answer:
-    lines = b"%b: %b\r\n" % (RUN_ID, run_id.encode()) if run_id else b""
-    if error.status == 401:
-        lines += b"www-authenticate: Bearer\r\n"
-    return Answer(error.status, error.body(), lines=lines)

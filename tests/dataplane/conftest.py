@@ -65,6 +65,10 @@ class Rig:
         turn_id = self.scheduler.turns[-1].turn_id
         await wait_until(lambda: self.scheduler.kinds(turn_id) == list(kinds), what=str(kinds))
 
+    async def reported_any(self, kind: str) -> None:
+        """Waits until any turn has a report of this kind."""
+        await wait_until(lambda: any(kind in self.scheduler.kinds(turn.turn_id) for turn in self.scheduler.turns))
+
     async def stop(self) -> None:
         """Ends everything; raises what the dataplane raised."""
         for client in self._clients:

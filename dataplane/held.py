@@ -1,0 +1,46 @@
+"""The turns that wait for admission, and how many of them are whose. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import ValuesView
+
+from dataplane.tickets import Ticket
+
+
+class HeldTurns:
+    """Tickets by turn id, oldest first."""
+
+    __slots__ = ("_by_caller", "_tickets")
+
+    def __init__(self) -> None:
+        self._tickets: dict[str, Ticket] = {}
+        self._by_caller: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def of(self, caller: str) -> int:
+        """How many are this caller's."""
+        return self._by_caller.get(caller, 0)
+
+    def tickets(self) -> ValuesView[Ticket]:
+        """All of them."""
+        return self._tickets.values()
+
+    def add(self, ticket: Ticket) -> None:
+        """One more waits."""
+        caller = ticket.message.caller
+        self._tickets[ticket.turn_id] = ticket
+        self._by_caller[caller] = self._by_caller.get(caller, 0) + 1
+
+    def pop(self, turn_id: str) -> Ticket | None:
+        """It waits no longer; None where it did not wait."""
+        ticket = self._tickets.pop(turn_id, None)
+        if ticket is not None:
+            caller = ticket.message.caller
+            left = self._by_caller[caller] - 1
+            if left:
+                self._by_caller[caller] = left
+            else:
+                del self._by_caller[caller]
+        return ticket

@@ -1,0 +1,80 @@
+"""What answers a request on a client's connection: a turn (`proxy`), or the coroutine of a rare route, run here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from dataplane import errors
+from dataplane.identity import RUN_ID
+from dataplane.request import Answer, Rare
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 5
+"""When a client that has too much waiting is told to come again."""
+
+
+class Work(Protocol):
+    """What answers a request: a turn, or the coroutine of a rare route."""
+
+    def client_left(self) -> None:
+        """The connection is gone; nothing may be written any more."""
+
+    def pause(self) -> None:
+        """The client does not read."""
+
+    def resume(self) -> None:
+        """The client reads again."""
+
+    def check(self) -> None:
+        """Called each minute."""
+
+
+class Client(Protocol):
+    """The client's connection, as its rare work sees it."""
+
+    def answer(self, answer: Answer) -> None:
+        """Sends a whole answer; the work is over."""
+
+
+class RareWork:
+    """The coroutine of a rare route, at work."""
+
+    __slots__ = ("_client", "_task")
+
+    def __init__(self, client: Client, route: Rare) -> None:
+        self._client = client
+        self._task = asyncio.get_running_loop().create_task(self._run(route))
+
+    async def _run(self, route: Rare) -> None:
+        try:
+            answer = await route()
+        except Exception:  # a client that is not answered would wait for ever
+            log.exception("request failed")
+            answer = as_answer(errors.own_fault(), "")
+        self._client.answer(answer)
+
+    def client_left(self) -> None:
+        """Nobody waits for the answer."""
+        self._task.cancel()
+
+    def pause(self) -> None:
+        """Nothing: the answer is small."""
+
+    def resume(self) -> None:
+        """Nothing, as above."""
+
+    def check(self) -> None:
+        """Nothing: every rare route has a time limit of its own."""
+
+
+def as_answer(error: errors.ApiError, run_id: str) -> Answer:
+    """The error as an answer, with the run's id where it is known."""
+    lines = b"%b: %b\r\n" % (RUN_ID, run_id.encode()) if run_id else b""
+    if error.status == 401:
+        lines += b"www-authenticate: Bearer\r\n"
+    if error.status == 429:
+        lines += b"retry-after: %d\r\n" % RETRY_AFTER_S
+    return Answer(error.status, error.body(), lines=lines)
