@@ -1,4 +1,4 @@
-"""The turns that wait for admission, and how many of them are whose. Pure."""
+"""The turns that wait for admission, and how many of them are whose."""
 
 from __future__ import annotations
 
