@@ -1,0 +1,302 @@
+"""The budget of one replica: its windows, what its turns in flight have reserved, its cooldown and its breaker. Pure.
+
+A turn asks when it fits (`opens_at`), reserves, and settles with what it did cost; the reservation is kept with the
+turn in flight, so it ends whenever the turn does, by whatever way. A replica without limits has no budget.
+
+A provider may count `max_tokens` on arrival, or less: `counted` is the share of it that is seen to be counted. It
+begins with all, the careful guess.
+
+The breaker opens after BREAKER_FAILURES answers in a row of 5xx, or none; then one turn is let through as a probe, and
+its outcome decides for all.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from scheduler.budgets.headers import Dimension, LimitsTold, Seen
+from scheduler.budgets.prediction import Need
+from scheduler.budgets.windows import Mark, Window, aged, charge, credit, first_seen, fits_at, full, refused, see
+
+COOLDOWN_S = 1.0
+"""After a 429 that names no time; doubles with each further one in a row."""
+COOLDOWN_S_MAX = 60.0
+LATER_S = 1.0
+"""When to ask again where it depends on a turn in flight, whose end is told anyway."""
+BREAKER_FAILURES = 3
+BREAKER_S = 5.0
+"""An open breaker lets a probe through after so long; twice as long each time the probe fails."""
+BREAKER_S_MAX = 60.0
+COUNTED_UP, COUNTED_DOWN = 0.5, 0.1
+"""How fast the share of `max_tokens` that is counted on arrival follows what is seen."""
+WINDOWS_MAX = 16
+PREDICTED_TOKENS_MIN = 1.0
+
+
+class Limit(Struct, frozen=True, gc=False):
+    """A configured limit."""
+
+    dimension: Dimension
+    label: str
+    amount: float
+    period_s: float
+
+
+class Price(Struct, frozen=True, gc=False):
+    """US dollars a token."""
+
+    input: float = 0.0
+    output: float = 0.0
+    cached: float | None = None
+    """Of a prompt token from the provider's cache; None: as any other."""
+
+    def of(self, prompt: float, completion: float, cached: float = 0.0) -> float:
+        """US dollars of a turn."""
+        cached_price = self.input if self.cached is None else self.cached
+        cached = min(cached, prompt)
+        return (prompt - cached) * self.input + cached * cached_price + completion * self.output
+
+
+FREE = Price()
+
+
+class Spent(Struct, frozen=True, gc=False):
+    """What a turn did cost, as far as it is known."""
+
+    prompt: float
+    completion: float
+    usd: float = 0.0
+
+
+class Budget(Struct, frozen=True, gc=False):
+    """What is known of one replica's limits."""
+
+    windows: tuple[Window, ...] = ()
+    """Some may be added; they keep their order."""
+    in_flight: int = 0
+    waits_for_word: bool = False
+    """Nothing is known of its limits yet, and something will be told: one turn at a time until then."""
+    open_at: float = 0.0
+    """Nothing fits before: it answered 429, or its breaker is open."""
+    refusals: int = 0
+    """429s in a row."""
+    failures: int = 0
+    """Answers in a row that were none, or 5xx."""
+    opened: int = 0
+    """How often its breaker opened in a row; above 0 it is not closed again."""
+    probing: bool = False
+    """The turn that decides whether the breaker closes is in flight."""
+    counted: float = 1.0
+    """Share of `max_tokens` that the provider counts on arrival."""
+
+
+class Reservation(Struct, frozen=True, gc=False):
+    """What a turn in flight has taken of its replica's windows."""
+
+    need: Need
+    marks: tuple[Mark, ...]
+    """One a window, in their order."""
+    usd: float
+    is_probe: bool = False
+
+
+def start(limits: tuple[Limit, ...], at: float) -> Budget:
+    """The budget of a replica whose configuration names `limits`; without any they are learned from its answers."""
+    windows = tuple(full(limit.dimension, limit.label, limit.amount, limit.period_s, at) for limit in limits)
+    return Budget(windows, waits_for_word=not windows)
+
+
+def opens_at(budget: Budget, need: Need, usd: float, at: float) -> float:
+    """When a turn fits: `at` if it does now. Whether it ever can is another question, see `never_fits`."""
+    opens = max(budget.open_at, at)
+    if budget.opened and budget.probing:
+        opens = max(opens, at + LATER_S)
+    if budget.waits_for_word and budget.in_flight:
+        opens = max(opens, at + LATER_S)
+    for window in budget.windows:
+        fits = fits_at(aged(window, at), _amount(budget, window.dimension, need, usd), at)
+        opens = max(opens, fits)
+    return opens
+
+
+def never_fits(budget: Budget, need: Need) -> Window | None:
+    """The window that is too small for the turn's prompt even when full, if there is one."""
+    for window in budget.windows:
+        if (
+            window.dimension in (Dimension.TOKENS, Dimension.INPUT)
+            and need.prompt + PREDICTED_TOKENS_MIN > window.limit
+        ):
+            return window
+    return None
+
+
+def headroom(budget: Budget, need: Need, usd: float, at: float) -> float:
+    """What would be left of the scarcest window, as a share of it."""
+    left = 1.0
+    for window in budget.windows:
+        amount = _amount(budget, window.dimension, need, usd)
+        left = min(left, (aged(window, at).level - amount) / max(window.capacity, 1e-9))
+    return left
+
+
+def reserve(budget: Budget, need: Need, usd: float, at: float) -> tuple[Budget, Reservation]:
+    """Takes what the turn needs of every window, at once."""
+    windows, marks = [], []
+    for window in budget.windows:
+        charged, mark = charge(aged(window, at), _amount(budget, window.dimension, need, usd), at)
+        windows.append(charged)
+        marks.append(mark)
+    is_probe = budget.opened > 0
+    taken = replace(budget, windows=tuple(windows), in_flight=budget.in_flight + 1, probing=budget.probing or is_probe)
+    return taken, Reservation(need, tuple(marks), usd, is_probe)
+
+
+def settle(budget: Budget, reservation: Reservation, spent: Spent | None, at: float) -> Budget:
+    """Puts what the turn did cost in place of what it reserved. `spent` None: not known, the prediction stands."""
+    if spent is None:
+        need = reservation.need
+        spent = Spent(need.prompt, need.completion, reservation.usd)
+    windows = tuple(
+        credit(aged(window, at), mark, _actual(window.dimension, spent))
+        for window, mark in zip(budget.windows, reservation.marks, strict=False)
+    )
+    windows += budget.windows[len(windows) :]
+    return replace(
+        budget,
+        windows=windows,
+        in_flight=budget.in_flight - 1,
+        probing=budget.probing and not reservation.is_probe,
+    )
+
+
+def told(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at: float) -> Budget:
+    """Takes in what the headers of a turn's answer tell of the windows."""
+    windows = list(budget.windows)
+    counted = budget.counted
+    for seen in limits.seen:
+        number = _number_of(windows, seen)
+        if number is None:
+            window = first_seen(seen, at)
+            if window is not None and len(windows) < WINDOWS_MAX:
+                windows.append(window)
+            continue
+        mark = None
+        if reservation is not None and number < len(reservation.marks):
+            mark = reservation.marks[number]
+            counted = _counted(counted, windows[number], seen, mark, reservation.need)
+        windows[number] = see(aged(windows[number], at), seen, mark, at)
+    return replace(budget, windows=tuple(windows), counted=counted, waits_for_word=False)
+
+
+def well(budget: Budget) -> Budget:
+    """After a whole answer."""
+    if budget.refusals or budget.failures or budget.opened:
+        return replace(budget, refusals=0, failures=0, opened=0)
+    return budget
+
+
+def refused_429(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at: float) -> Budget:
+    """After a 429: nothing fits until the time it names, and the window to blame is emptied."""
+    refusals = budget.refusals + 1
+    wait_s = limits.retry_after_s
+    cooldown_s = min(COOLDOWN_S * 2 ** min(budget.refusals, 6), COOLDOWN_S_MAX) if wait_s is None else wait_s
+    windows = list(budget.windows)
+    guilty = _guilty(budget, reservation, limits, at)
+    if guilty is not None:
+        window = aged(windows[guilty], at)
+        mark = reservation.marks[guilty] if reservation is not None and guilty < len(reservation.marks) else None
+        amount = mark.charge if mark is not None else 0.0
+        windows[guilty] = refused(window, wait_s, amount, at)
+    open_at = max(budget.open_at, at + cooldown_s)
+    return replace(budget, windows=tuple(windows), refusals=refusals, open_at=open_at, waits_for_word=False)
+
+
+def failed(budget: Budget, reservation: Reservation | None, at: float) -> Budget:
+    """After a 5xx, or no answer at all: enough of them in a row open the breaker."""
+    failures = budget.failures + 1
+    probed = reservation is not None and reservation.is_probe
+    if failures < BREAKER_FAILURES and not probed:
+        return replace(budget, failures=failures)
+    if budget.opened and not probed:
+        return replace(budget, failures=failures)  # it was sent before the breaker opened
+    open_s = min(BREAKER_S * 2 ** min(budget.opened, 6), BREAKER_S_MAX)
+    return replace(budget, failures=failures, opened=budget.opened + 1, open_at=max(budget.open_at, at + open_s))
+
+
+def emptied(budget: Budget, unused_s: float, at: float) -> Budget:
+    """After a restart: windows of which nobody told hold at most what came in since the last turn, `unused_s` ago."""
+    windows = []
+    for window in budget.windows:
+        now = aged(window, at)
+        if not now.told:
+            level = min(now.level, now.rate * unused_s)
+            now = replace(now, level=level, mark_level=level, marked_at=at, spent=0.0)
+        windows.append(now)
+    return replace(budget, windows=tuple(windows))
+
+
+def _amount(budget: Budget, dimension: Dimension, need: Need, usd: float) -> float:
+    """What the provider is thought to count of a turn when it arrives."""
+    if dimension is Dimension.REQUESTS:
+        return 1.0
+    if dimension is Dimension.INPUT:
+        return need.prompt
+    if dimension is Dimension.USD:
+        return usd
+    completion = need.completion
+    if need.max_tokens is not None:
+        completion = max(completion, budget.counted * need.max_tokens)
+    return completion if dimension is Dimension.OUTPUT else need.prompt + completion
+
+
+def _actual(dimension: Dimension, spent: Spent) -> float:
+    if dimension is Dimension.REQUESTS:
+        return 1.0
+    if dimension is Dimension.INPUT:
+        return spent.prompt
+    if dimension is Dimension.OUTPUT:
+        return spent.completion
+    return spent.usd if dimension is Dimension.USD else spent.prompt + spent.completion
+
+
+def _number_of(windows: list[Window], seen: Seen) -> int | None:
+    """Which window an answer tells of: the one of its name; else the only one of its dimension, of which the provider
+    has not told by another name."""
+    same = [number for number, window in enumerate(windows) if window.dimension is seen.dimension]
+    for number in same:
+        if windows[number].label == seen.label:
+            return number
+    if len(same) == 1 and (not windows[same[0]].label or not seen.label):
+        return same[0]
+    return None
+
+
+def _counted(counted: float, window: Window, seen: Seen, mark: Mark, need: Need) -> float:
+    """The share of `max_tokens` that is counted on arrival, by how much less is left than before the turn's charge."""
+    if window.dimension not in (Dimension.TOKENS, Dimension.OUTPUT) or not need.max_tokens or seen.remaining is None:
+        return counted
+    if mark.rolled != window.rolled or window.trust < 1.0:
+        return counted
+    before = mark.level + mark.charge + window.shifted - mark.shifted
+    prompt = need.prompt if window.dimension is Dimension.TOKENS else 0.0
+    share = max(0.0, min(1.0, (before - seen.remaining - prompt) / need.max_tokens))
+    return counted + (COUNTED_UP if share > counted else COUNTED_DOWN) * (share - counted)
+
+
+def _guilty(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at: float) -> int | None:
+    """The window that a 429 is about: the one that is told to hold too little, else the scarcest by our account."""
+    windows = budget.windows
+    if not windows:
+        return None
+    marks = reservation.marks if reservation is not None else ()
+    for seen in limits.seen:
+        number = _number_of(list(windows), seen)
+        if number is not None and seen.remaining is not None:
+            wanted = marks[number].charge if number < len(marks) else 1.0
+            if seen.remaining < wanted:
+                return number
+    shares = [aged(window, at).level / window.capacity if window.capacity else math.inf for window in windows]
+    return shares.index(min(shares))
