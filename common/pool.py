@@ -10,6 +10,7 @@ from __future__ import annotations
 import pathlib
 import re
 import urllib.parse
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
@@ -18,6 +19,9 @@ from common.secret import SecretError, read_secret
 from common.tables import TableError, is_url, line_of, read_tables
 
 Kind = Literal["generative", "one-shot"]
+
+LIMIT = re.compile(r"(requests|tokens|input|output|usd)_per_(second|minute|hour|day)")
+PRICES = ("input", "output", "cached")
 
 
 class PoolError(ValueError):
@@ -48,6 +52,17 @@ class Replica:
     """Most turns in flight; absent: limited only by what its engine reports."""
     usage_in_stream: bool = True
     """Whether usage is asked of it in streams whose client did not ask (and then hidden from the client)."""
+    limits: Mapping[str, float] | None = None
+    """Its rate limits, each `<requests|tokens|input|output|usd>_per_<second|minute|hour|day>`; an empty table: learned
+    from its answers; absent: none are kept."""
+    limit_headers: Mapping[str, str] | None = None
+    """Headers of its answers that tell limits by names of its own, each with the `x-ratelimit-…` name it stands for."""
+    aliases: Mapping[str, str] | None = None
+    """Further model names that it serves, each with the name of the model that it then asks of it."""
+    fallback: tuple[str, ...] | None = None
+    """Replicas that get a turn, in this order, when this one answers 429 or 5xx, or cannot be reached."""
+    price: Mapping[str, Mapping[str, float]] | None = None
+    """By model, US dollars a million tokens: `input`, `output`, and `cached` for prompt tokens from its cache."""
 
     @property
     def origin(self) -> str:
@@ -60,6 +75,11 @@ class Replica:
         """URL below which the API's paths lie, without a trailing slash: `http://host:8000/v1`."""
         path = urllib.parse.urlsplit(self.url).path.rstrip("/")
         return self.origin + (path or "/v1")
+
+    def served(self, models: Iterable[str]) -> tuple[str, ...]:
+        """`models` that it has itself, and the aliases of those."""
+        own = tuple(models)
+        return own + tuple(name for name, model in (self.aliases or {}).items() if model in own and name not in own)
 
     def key(self) -> str | None:
         """The API key, or None where none is configured. Raises PoolError if it is missing, or no header carries it."""
@@ -104,6 +124,10 @@ def parse(text: str, source: str = "pool file") -> Pool:
     for number, name in enumerate(names, 1):
         if name in names[: number - 1]:
             raise PoolError(f"{source}{line_of(text, 'replica', number, 'name')}: name '{name}' is used twice")
+        for other in replicas[number - 1].fallback or ():
+            if other not in names or other == name:
+                line = line_of(text, "replica", number, "fallback")
+                raise PoolError(f"{source}{line}: 'fallback' names '{other}', which is no other replica of this file")
     return Pool(replicas)
 
 
@@ -139,9 +163,9 @@ def _fault(key: str, value: object) -> str | None:
             return None if is_url(value) else "an http:// or https:// URL without user, query or fragment"
         case "kind":
             return None if value in get_args(Kind) else f"one of {', '.join(get_args(Kind))}"
-        case "models":
+        case "models" | "fallback":
             right = isinstance(value, list) and value and all(isinstance(item, str) and item for item in value)
-            return None if right else "a list of model names"
+            return None if right else f"a list of {'model' if key == 'models' else 'replica'} names"
         case "load_from":
             right = isinstance(value, list) and value and all(is_url(item) for item in value)
             return None if right else "a list of http:// or https:// URLs"
@@ -150,7 +174,38 @@ def _fault(key: str, value: object) -> str | None:
         case "max_in_flight":
             right = isinstance(value, int) and not isinstance(value, bool) and value >= 1
             return None if right else "a whole number, at least 1"
+        case "limits":
+            return None if _is_limits(value) else f"a table of numbers above 0 by names like {LIMIT.pattern}"
+        case "limit_headers" | "aliases":
+            return None if _is_texts(value) else "a table of texts that are not empty"
+        case "price":
+            return None if _is_price(value) else f"a table by model, each a table of numbers by {', '.join(PRICES)}"
         case "usage_in_stream":
             return None if isinstance(value, bool) else "true or false"
         case _:
             return None if isinstance(value, str) and value else "a text that is not empty"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15
+
+
+def _is_limits(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        LIMIT.fullmatch(key) and _is_number(each) and each for key, each in value.items()
+    )
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, dict) and bool(value) and all(isinstance(each, str) and each for each in value.values())
+
+
+def _is_price(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(
+            isinstance(each, dict) and each and set(each) <= set(PRICES) and all(map(_is_number, each.values()))
+            for each in value.values()
+        )
+    )

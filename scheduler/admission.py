@@ -3,6 +3,7 @@
 - A replica whose engine reports no queue is not limited. Once it queues, it is limited to what its engine runs then.
 - While a limit is in force and nothing queues, it is probed upwards when all its places are taken; otherwise a burst of
   completions at the moment of a probe would leave it low for ever. It is lifted when the replica is empty.
+- A replica whose rate limits do not fit the next held turn now has no room for it, nor for those behind it (`limited`).
 - Batch turns leave free the places of interactive runs that are paused and expected back. Reservations alone never stop
   batch work: where no batch turn is in flight, one may take a reserved place.
 """
@@ -21,6 +22,8 @@ PROBE_UP = 4
 def has_room(replica: Replica, run_class: RunClass) -> bool:
     """Whether `replica` takes one more turn of `run_class` now."""
     if not replica.healthy:
+        return False
+    if replica.dry_for is not None and run_class >= replica.dry_for:
         return False
     capacity = replica.capacity
     if capacity is None:

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from scheduler import resync, turns
+from scheduler import limited, resync, turns
 from scheduler.admission import probed
 from scheduler.effects import Effect
 from scheduler.events import (
@@ -42,7 +42,7 @@ def decide(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
     """The state after `event`, and the effects to perform, in order.
 
     Time never goes back: an event earlier than the last one counts as simultaneous with it."""
-    if isinstance(event, _SIGNS_OF_LIFE):
+    if isinstance(event, _SIGNS_OF_LIFE) and not (isinstance(event, FirstTokenSeen) and event.limits):
         return turns.heard_of(state, event), ()
     draft = Draft(state)
     draft.now = max(draft.now, event.at)
@@ -53,6 +53,8 @@ def decide(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             turns.ended(draft, event)
         case TurnFailed():
             turns.failed(draft, event)
+        case FirstTokenSeen():
+            limited.told(draft, event)
         case TurnAbandoned():
             turns.abandoned(draft, event)
         case RunEnded():
@@ -112,6 +114,8 @@ def _ticked(draft: Draft, last: float) -> None:
     if not draft.is_open and draft.now >= draft.opens_at:
         draft.is_open = True
         draft.roomier.extend(draft.replicas)
+    if draft.dry:
+        limited.reopen(draft)
     for timer in take_due(draft):
         _look(draft, timer)
     resync.drop_orphans(draft)
@@ -138,6 +142,10 @@ def _look(draft: Draft, timer: Timer) -> None:
                 turns.expired(draft, turn)
             else:
                 set_turn_timer(draft, turn)
+        case ("patience", turn_id, _):
+            turn = draft.turns.get(turn_id)
+            if turn is not None and turn.replica is None:
+                turns.given_up(draft, turn)
         case _:
             assert_never(timer)
 

@@ -27,6 +27,16 @@ class Reason(IntEnum):
 
     UNKNOWN_MODEL = 1
     RUN_OF_OTHER_CALLER = 2
+    NOT_SOON = 3
+    """It would be held for longer than its client waits."""
+    NEVER_FITS = 4
+    """It is larger than the window of every replica that serves its model."""
+    DEADLINE = 5
+    """It cannot be placed before its deadline."""
+    OVER_BUDGET = 6
+    """Its run has not enough money left."""
+    NO_FALLBACK = 7
+    """None of the replicas it may fall back to takes it now."""
 
 
 class RefuseTurn(Struct, frozen=True, gc=False):
@@ -36,6 +46,8 @@ class RefuseTurn(Struct, frozen=True, gc=False):
     turn_id: TurnId
     reason: Reason
     message: str
+    retry_after_s: float | None = None
+    """NOT_SOON: when it would be placed, as far as can be known."""
 
 
 class LogExpiry(Struct, frozen=True, gc=False):

@@ -10,6 +10,7 @@ from enum import IntEnum
 from msgspec import Struct
 
 from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
+from scheduler.budgets.headers import LimitsTold
 
 
 class RunClass(IntEnum):
@@ -42,6 +43,18 @@ class Request(Struct, frozen=True, gc=False):
     """Wants a one-shot replica; belongs to no run."""
     tool_call_ids: tuple[str, ...] = ()
     """Ids found in its messages, newest first."""
+    prompt_bytes: int = 0
+    """Size of the request's body, from which its prompt tokens are predicted."""
+    max_tokens: int | None = None
+    """Most completion tokens that it allows."""
+    wait_s_max: float | None = None
+    """It is refused rather than held for longer."""
+    deadline_s: float | None = None
+    """Seconds from its arrival after which nobody wants it any more."""
+    budget_usd: float | None = None
+    """What its run may cost altogether."""
+    fallbacks: tuple[ReplicaName, ...] = ()
+    """Only these replicas, in this order, and at once: another one failed it."""
 
 
 class TurnArrived(Struct, frozen=True, gc=False):
@@ -73,6 +86,8 @@ class FirstTokenSeen(Struct, frozen=True, gc=False):
 
     at: float
     turn_id: TurnId
+    limits: LimitsTold | None = None
+    """What the answer's headers told of its replica's limits; None: not told here."""
 
 
 class TurnEnded(Struct, frozen=True, gc=False):
@@ -85,6 +100,8 @@ class TurnEnded(Struct, frozen=True, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    limits: LimitsTold | None = None
+    """As in FirstTokenSeen."""
 
 
 class TurnFailed(Struct, frozen=True, gc=False):
@@ -92,6 +109,10 @@ class TurnFailed(Struct, frozen=True, gc=False):
 
     at: float
     turn_id: TurnId
+    status: int | None = None
+    """HTTP status that the engine answered; 0: it could not be reached; None: not about that."""
+    limits: LimitsTold | None = None
+    """As in FirstTokenSeen."""
 
 
 class TurnsRenewed(Struct, frozen=True, gc=False):
@@ -158,6 +179,15 @@ class KnownTurn(Struct, frozen=True, gc=False):
     first_token: bool = False
 
 
+class KnownLimits(Struct, frozen=True, gc=False):
+    """What a replica last told a dataplane of its limits."""
+
+    replica: ReplicaName
+    limits: LimitsTold
+    age_s: float
+    """Seconds since then."""
+
+
 class DataplaneResynced(Struct, frozen=True, gc=False):
     """All that a dataplane knows, at once. Its turns in flight that are not named here are dropped."""
 
@@ -165,10 +195,11 @@ class DataplaneResynced(Struct, frozen=True, gc=False):
     dataplane: DataplaneId
     runs: tuple[KnownRun, ...]
     turns: tuple[KnownTurn, ...]
+    limits: tuple[KnownLimits, ...] = ()
 
 
 class Ticked(Struct, frozen=True, gc=False):
-    """A second has passed."""
+    """A second has passed, or a moment has come that `State.dry` names."""
 
     at: float
 

@@ -57,6 +57,9 @@ def _check_replicas(state: State, flying: list[Turn]) -> None:
         assert replica.batch_in_flight == batch[replica.name]
         assert replica.paused == paused[replica.name]
         assert replica.reserved == reserved[replica.name]
+        assert (replica.dry_for is not None) == (replica.name in state.dry)
+        if replica.budget is not None:
+            assert replica.budget.in_flight == in_flight[replica.name], "a reservation that no turn holds"
 
 
 def _check_runs(state: State) -> None:

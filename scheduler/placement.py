@@ -11,7 +11,7 @@ from heapq import heappop, heappush, heapreplace
 from msgspec.structs import replace
 
 from common.ids import ReplicaName
-from scheduler import fairness
+from scheduler import fairness, limited
 from scheduler.admission import has_room
 from scheduler.effects import PlaceTurn
 from scheduler.events import RunClass
@@ -19,7 +19,7 @@ from scheduler.ordered import Key
 from scheduler.pools import choose, load_key, pinned_home, pool_key, pool_members, put_replica
 from scheduler.runs import expect_no_more, put_run, without_place
 from scheduler.state import Draft, Replica, Run, Turn
-from scheduler.timers import set_turn_timer
+from scheduler.timers import set_patience_timer, set_turn_timer
 
 
 def submit(draft: Draft, turn: Turn, run: Run | None) -> None:
@@ -27,7 +27,11 @@ def submit(draft: Draft, turn: Turn, run: Run | None) -> None:
     if run is not None:
         run = _untied_if_home_is_ill(draft, run)
     home = pinned_home(draft, run, pool_key(turn)) if run is not None else None
-    if home is None:
+    if home is None and draft.histories is not None:
+        if limited.refuses(draft, turn, run):
+            return
+        replica = limited.choose(draft, turn, run)
+    elif home is None:
         replica = choose(draft, turn, run)
     else:
         replica = home if draft.is_open and has_room(home, turn.request.run_class) else None
@@ -35,6 +39,8 @@ def submit(draft: Draft, turn: Turn, run: Run | None) -> None:
         place(draft, turn, run, replica)
         return
     _hold(draft, turn, home.name if home else None)
+    if turn.gives_up_at is not None:
+        set_patience_timer(draft, turn)
     if run is not None:
         put_run(draft, replace(run, held=(*run.held, turn.request.turn_id)))
 
@@ -43,6 +49,9 @@ def place(draft: Draft, turn: Turn, run: Run | None, replica: Replica) -> None:
     """Puts a turn that is in no lane in flight on a replica."""
     turn_id, run_class = turn.request.turn_id, turn.request.run_class
     draft.sequence += 1
+    reservation = None
+    if replica.budget is not None:
+        replica, reservation = limited.reserve(draft, replica, turn)
     if run is not None:
         if run.expected_as is not None and run.home == replica.name:
             # It takes the place that was kept for it, so its home gets no roomier.
@@ -65,6 +74,7 @@ def place(draft: Draft, turn: Turn, run: Run | None, replica: Replica) -> None:
         sequence=draft.sequence,
         held_s=draft.now - turn.arrived_at,
         renewed_at=draft.now,
+        reservation=reservation,
     )
     draft.turns = draft.turns.set(turn_id, placed)
     fairness.count_running(draft, turn.request.caller, 1)
@@ -88,6 +98,8 @@ def free_slot(draft: Draft, turn: Turn) -> None:
     replica = draft.replicas[turn.replica]
     batch = turn.request.run_class is RunClass.BATCH
     freer = replace(replica, in_flight=replica.in_flight - 1, batch_in_flight=replica.batch_in_flight - batch)
+    if turn.reservation is not None:
+        freer = limited.settled(draft, freer, turn.reservation)
     put_replica(draft, freer)
     draft.roomier.append(turn.replica)
     fairness.count_running(draft, turn.request.caller, -1)
@@ -151,6 +163,8 @@ def _take_next(draft: Draft, replica: Replica) -> bool:
     if turn_id is None:
         return False
     turn = draft.turns[turn_id]
+    if replica.budget is not None and not limited.fits(draft, replica, turn):
+        return False
     fairness.dequeue(draft, turn)
     place(draft, turn, draft.runs[turn.run_id] if turn.run_id is not None else None, replica)
     return True
@@ -161,6 +175,8 @@ def _generating(draft: Draft, run: Run, turn: Turn, replica: Replica) -> Run:
     home."""
     turn_id = turn.request.turn_id
     home = draft.replicas.get(run.home) if run.home is not None and (run.in_flight or run.paused) else None
+    if home is not None and home.budget is not None:
+        home = None
     generating = replace(
         run,
         home=home.name if home is not None and home.healthy else replica.name,

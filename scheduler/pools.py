@@ -36,11 +36,13 @@ def serves(replica: Replica, key: PoolKey) -> bool:
 
 def pinned_home(draft: Draft, run: Run, key: PoolKey) -> Replica | None:
     """The replica that the run's next turn must go to: its home while it generates or is paused, if that is healthy and
-    serves the model. None: the turn may go anywhere."""
+    serves the model. None: the turn may go anywhere. A home with rate limits is only preferred: what it lacks, another
+    one may have."""
     if run.home is None or not (run.in_flight or run.paused):
         return None
     home = draft.replicas.get(run.home)
-    return home if home is not None and home.healthy and serves(home, key) else None
+    pins = home is not None and home.healthy and home.budget is None and serves(home, key)
+    return home if pins else None
 
 
 def choose(draft: Draft, turn: Turn, run: Run | None) -> Replica | None:

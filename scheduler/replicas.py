@@ -86,6 +86,7 @@ class Probe:
             asyncio.gather(*(self._load(url) for url in self._load_urls)),
         )
         if models is not None:
+            models = tuple(map(Model, self._replica.served(models)))
             self._models_due_at = clock() + MODELS_S
         self._log_changes(healthy, learns and models is None)
         load = metrics_text.combine([each for each in loads if each is not None])

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from common.ids import DataplaneId, TurnId
-from scheduler import fairness, turns
+from common.ids import DataplaneId, ReplicaName, TurnId
+from scheduler import fairness, limited, turns
 from scheduler.events import DataplaneResynced, KnownRun, KnownTurn, Phase, RunClass, StreamLost
 from scheduler.placement import free_slot, rehome_held
 from scheduler.pools import put_replica
@@ -44,6 +44,8 @@ def resynced(draft: Draft, event: DataplaneResynced) -> None:
         turn = draft.turns[turn_id]
         if turn.replica is not None and turn_id not in named:
             _vanish(draft, turn)
+    if draft.histories is not None:
+        limited.resynced(draft, event.limits, _unused_s(event))
     for known in event.runs:
         _take_over_run(draft, known)
     for known_turn in event.turns:
@@ -110,6 +112,7 @@ def _take_over_turn(draft: Draft, dataplane: DataplaneId, known: KnownTurn) -> N
         sequence=known.sequence,
         renewed_at=draft.now,
     )
+    replica, turn = limited.taken_over(draft, turn, replica)
     draft.turns = draft.turns.set(request.turn_id, turn)
     batch = request.run_class is RunClass.BATCH
     busier = replace(replica, in_flight=replica.in_flight + 1, batch_in_flight=replica.batch_in_flight + batch)
@@ -128,6 +131,15 @@ def _take_over_turn(draft: Draft, dataplane: DataplaneId, known: KnownTurn) -> N
         paused=False,
     )
     _set(draft, generating)
+
+
+def _unused_s(event: DataplaneResynced) -> dict[ReplicaName, float]:
+    """For how long each replica got no turn of the dataplane, at least."""
+    ages: dict[ReplicaName, float] = {}
+    told = [(run.replica, run.age_s) for run in event.runs] + [(turn.replica, turn.age_s) for turn in event.turns]
+    for replica, age_s in told:
+        ages[replica] = min(age_s, ages.get(replica, age_s))
+    return ages
 
 
 def _set(draft: Draft, run: Run) -> None:

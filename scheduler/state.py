@@ -17,6 +17,9 @@ from msgspec.structs import replace
 
 from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
 from common.pool import Replica as PoolReplica
+from scheduler.budgets.configured import budget_of, prices_of
+from scheduler.budgets.ledger import Budget, Price, Reservation
+from scheduler.budgets.prediction import Histories
 from scheduler.effects import Effect
 from scheduler.events import Phase, Request, RunClass
 from scheduler.ordered import EMPTY, Key, Ordered
@@ -76,6 +79,12 @@ class Replica(Struct, frozen=True, gc=False):
     running: int | None = None
     waiting: int | None = None
     kv_usage: float | None = None
+    budget: Budget | None = None
+    """Of its rate limits; None: it has none."""
+    prices: Map[Model, Price] | None = None
+    dry_for: RunClass | None = None
+    """Its budget does not fit the next held turn of this class: turns of it, and of those behind it, wait until
+    `State.dry` says."""
 
 
 class Run(Struct, frozen=True, gc=False):
@@ -132,6 +141,10 @@ class Turn(Struct, frozen=True, gc=False):
     """In flight: how long it was held."""
     renewed_at: float = 0.0
     """In flight: when something was last heard of it."""
+    gives_up_at: float | None = None
+    """Held: when it is refused rather than held any longer."""
+    reservation: Reservation | None = None
+    """In flight: what it took of its replica's budget."""
 
 
 _EMPTY_QUEUES: Map[Caller, Ordered] = Map()
@@ -217,6 +230,10 @@ class State(Struct, frozen=True, gc=False):
     """Dataplanes whose stream is lost, and when their turns in flight are dropped."""
     held: tuple[int, int]
     """Held turns by class."""
+    histories: Histories | None
+    """What turns did cost; None where no replica has a budget."""
+    dry: Map[ReplicaName, float]
+    """Replicas whose budget does not fit the next held turn, and when it will."""
 
 
 _OTHER_FIELDS = attrgetter(*State.__struct_fields__[1:])
@@ -245,6 +262,8 @@ class Draft:
     timers: Map[int, Chain]
     orphaned: Map[DataplaneId, float]
     held: tuple[int, int]
+    histories: Histories | None
+    dry: Map[ReplicaName, float]
     run_counts: list[int]
 
     def __init__(self, state: State) -> None:
@@ -267,6 +286,8 @@ class Draft:
             self.timers,
             self.orphaned,
             self.held,
+            self.histories,
+            self.dry,
         ) = _OTHER_FIELDS(state)
         self.effects: list[Effect] = []
         self.roomier: list[ReplicaName] = []
@@ -293,7 +314,9 @@ def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int) -
                 max_in_flight=replica.max_in_flight,
                 capacity=replica.max_in_flight,
                 models_learned=replica.models is None,
-                models=None if replica.models is None else tuple(Model(model) for model in replica.models),
+                models=None if replica.models is None else tuple(map(Model, replica.served(replica.models))),
+                budget=budget_of(replica, at),
+                prices=prices_of(replica),
             )
             for replica in replicas
         }
@@ -318,6 +341,8 @@ def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int) -
             timers=empty,
             orphaned=empty,
             held=(0, 0),
+            histories=Histories() if any(replica.budget for replica in known.values()) else None,
+            dry=empty,
             run_counts=(0,) * 6,
         )
     )

@@ -3,7 +3,7 @@
 Timers are kept by the second, and are lazy: nothing is taken out when it becomes pointless. A run has exactly one,
 never later than TURN_LIMIT_S from now, so that no turn can outlive its limit unnoticed: when it comes, the run is
 looked at and the timer set to the next moment that may matter. One-shot turns have one each. A pause has one, for
-its reservation.
+its reservation. So has a turn that is not to be held for ever.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ RunTimer = tuple[Literal["run"], RunId, int]
 TurnTimer = tuple[Literal["turn"], TurnId, None]
 PauseTimer = tuple[Literal["pause"], RunId, float]
 """The run, and when its pause began: a later pause is another one."""
-Timer = RunTimer | TurnTimer | PauseTimer
+PatienceTimer = tuple[Literal["patience"], TurnId, None]
+Timer = RunTimer | TurnTimer | PauseTimer | PatienceTimer
 
 
 def set_run_timer(draft: Draft, run: Run) -> None:
@@ -42,8 +43,14 @@ def set_pause_timer(draft: Draft, run: Run) -> None:
     _set(draft, run.paused_at + RESERVED_S, ("pause", run.run_id, run.paused_at))
 
 
+def set_patience_timer(draft: Draft, turn: Turn) -> None:
+    """Looks at a held turn when it gives up."""
+    assert turn.gives_up_at is not None
+    _set(draft, turn.gives_up_at, ("patience", turn.request.turn_id, None))
+
+
 def take_due(draft: Draft) -> list[Timer]:
-    """Takes out all timers whose second has come: pauses first, then runs, then one-shot turns, each by their ids,
+    """Takes out all timers whose second has come: by kind and then by their ids,
     so that the outcome depends on nothing else."""
     due: list[Any] = []
     for second in sorted(second for second in draft.timers if second <= draft.now):

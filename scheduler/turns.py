@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from scheduler import limited
 from scheduler.effects import LogExpiry, Reason, RefuseTurn
 from scheduler.events import (
     FirstTokenSeen,
@@ -48,7 +49,8 @@ def arrived(draft: Draft, event: TurnArrived) -> None:
         arrivals=draft.arrivals,
         turn_id=request.turn_id,
     )
-    submit(draft, Turn(request, event.dataplane, run_id, arrived_at, key), run)
+    gives_up_at = limited.gives_up_at(draft, request, event.held_s)
+    submit(draft, Turn(request, event.dataplane, run_id, arrived_at, key, gives_up_at=gives_up_at), run)
 
 
 def heard_of(state: State, event: TurnStarted | FirstTokenSeen | TurnsRenewed) -> State:
@@ -66,6 +68,8 @@ def ended(draft: Draft, event: TurnEnded) -> None:
     turn = draft.turns.get(event.turn_id)
     if turn is None or turn.replica is None:
         return
+    if turn.reservation is not None:
+        turn = limited.ended(draft, turn, event)
     if turn.run_id is not None and event.tool_call_ids:
         remember_tool_calls(draft, draft.runs[turn.run_id], event.tool_call_ids)
     leave_flight(draft, turn, paused=event.has_tool_calls, done=1)
@@ -75,6 +79,8 @@ def failed(draft: Draft, event: TurnFailed) -> None:
     """Frees the slot; the run is idle."""
     turn = draft.turns.get(event.turn_id)
     if turn is not None and turn.replica is not None:
+        if turn.reservation is not None:
+            turn = limited.failed(draft, turn, event)
         leave_flight(draft, turn, paused=False, done=0)
 
 
@@ -87,6 +93,12 @@ def abandoned(draft: Draft, event: TurnAbandoned) -> None:
         leave_flight(draft, turn, paused=False, done=0)
     else:
         leave_lane(draft, turn, comes_again=False)
+
+
+def given_up(draft: Draft, turn: Turn) -> None:
+    """Refuses a held turn whose client waits no longer."""
+    leave_lane(draft, turn, comes_again=False)
+    limited.refuse_late(draft, turn)
 
 
 def expired(draft: Draft, turn: Turn) -> None:

@@ -226,6 +226,17 @@ def failed(budget: Budget, reservation: Reservation | None, at: float) -> Budget
     return replace(budget, failures=failures, opened=budget.opened + 1, open_at=max(budget.open_at, at + open_s))
 
 
+def told_before(budget: Budget, limits: LimitsTold, age_s: float, at: float) -> Budget:
+    """After a restart: what an answer told `age_s` ago, refilled since; never more than is known otherwise."""
+    then = at - age_s
+    fresh = tuple(replace(window, level=window.capacity, at=then) for window in budget.windows)
+    windows = [aged(window, at) for window in told(replace(budget, windows=fresh), None, limits, then).windows]
+    for number, known in enumerate(budget.windows):
+        level = min(windows[number].level, aged(known, at).level)
+        windows[number] = replace(windows[number], level=level, mark_level=level, marked_at=at, spent=0.0)
+    return replace(budget, windows=tuple(windows), waits_for_word=budget.waits_for_word and not windows)
+
+
 def emptied(budget: Budget, unused_s: float, at: float) -> Budget:
     """After a restart: windows of which nobody told hold at most what came in since the last turn, `unused_s` ago."""
     windows = []
@@ -300,3 +311,11 @@ def _guilty(budget: Budget, reservation: Reservation | None, limits: LimitsTold,
                 return number
     shares = [aged(window, at).level / window.capacity if window.capacity else math.inf for window in windows]
     return shares.index(min(shares))
+
+
+def refill_s(budget: Budget, need: Need, usd: float) -> float:
+    """Seconds in which the scarcest window refills what such a turn takes."""
+    return max(
+        (_amount(budget, window.dimension, need, usd) / max(window.rate, 1e-9) for window in budget.windows),
+        default=0.0,
+    )

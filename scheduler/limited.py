@@ -1,0 +1,289 @@
+"""Where the core meets rate limits: which replica's budget fits a turn, what it reserves and settles. Pure; works on a
+draft. None of it runs where no replica has a budget.
+
+A replica whose budget does not fit the next held turn is *dry* for its class (`Replica.dry_for`): that turn waits, and
+none behind it overtakes; a turn of a better class may. It is looked at again when its time in `State.dry` has come, or
+as soon as something of its budget changes. What the budget says is decided in `budgets`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec.structs import replace
+
+from common.ids import ReplicaName
+from scheduler.admission import has_room
+from scheduler.budgets import ledger, prediction
+from scheduler.budgets.headers import LimitsTold
+from scheduler.budgets.ledger import FREE, Reservation, Spent
+from scheduler.budgets.prediction import HistoryKey, Need
+from scheduler.effects import Reason, RefuseTurn
+from scheduler.events import FirstTokenSeen, KnownLimits, Request, TurnEnded, TurnFailed
+from scheduler.ordered import Key
+from scheduler.pools import load_key, pool_key, pool_members, put_replica, serves
+from scheduler.state import Draft, Replica, Run, Turn
+
+TOO_MANY_REQUESTS = 429
+SERVER_ERROR = 500
+UNREACHABLE = 0
+
+
+def choose(draft: Draft, turn: Turn, run: Run | None) -> Replica | None:
+    """The replica for a turn that may go anywhere: the home if it fits there, else one without limits, by its load,
+    else the one with most headroom. Where none fits, those with room are dry."""
+    if not draft.is_open:
+        return None
+    need = _need(draft, turn)
+    home = run.home if run is not None else None
+    ranked: list[tuple[Key, Replica]] = []
+    dry = []
+    for name in turn.request.fallbacks or pool_members(draft, turn):
+        replica = draft.replicas.get(name)
+        if replica is None or not serves(replica, pool_key(turn)) or not has_room(replica, turn.request.run_class):
+            continue
+        left = 1.0
+        if replica.budget is not None:
+            usd = _usd(replica, turn.request, need)
+            opens = _opens(replica, need, usd, draft.now)
+            if opens > draft.now:
+                dry.append((replica, opens))
+                continue
+            left = ledger.headroom(replica.budget, need, usd, draft.now)
+        order = len(ranked) if turn.request.fallbacks else 0
+        rank = (order, name != home, replica.budget is not None, -left, *load_key(replica))
+        ranked.append((rank, replica))
+    if ranked:
+        return min(ranked)[1]
+    if not turn.request.fallbacks:
+        for replica, opens in dry:
+            _dry(draft, replica, turn, opens)
+    return None
+
+
+def fits(draft: Draft, replica: Replica, turn: Turn) -> bool:
+    """Whether the held turn that goes next to `replica` fits its budget now; if not, the replica is dry."""
+    need = _need(draft, turn)
+    opens = _opens(replica, need, _usd(replica, turn.request, need), draft.now)
+    if opens <= draft.now:
+        return True
+    _dry(draft, replica, turn, opens)
+    return False
+
+
+def reserve(draft: Draft, replica: Replica, turn: Turn) -> tuple[Replica, Reservation]:
+    """`replica`, which has a budget, with what the turn takes of it; it is not set yet."""
+    assert replica.budget is not None
+    need = _need(draft, turn)
+    budget, reservation = ledger.reserve(replica.budget, need, _usd(replica, turn.request, need), draft.now)
+    return replace(replica, budget=budget), reservation
+
+
+def settled(draft: Draft, replica: Replica, reservation: Reservation, spent: Spent | None = None) -> Replica:
+    """`replica` after a turn that reserved; it is not set yet. `spent` None: what it did cost is not known."""
+    assert replica.budget is not None
+    return _wet(draft, replace(replica, budget=ledger.settle(replica.budget, reservation, spent, draft.now)))
+
+
+def told(draft: Draft, event: FirstTokenSeen) -> None:
+    """What the head of a turn's answer told of its replica's limits."""
+    turn = draft.turns.get(event.turn_id)
+    if turn is None or turn.replica is None:
+        return
+    draft.turns = draft.turns.set(event.turn_id, replace(turn, renewed_at=draft.now))
+    if turn.reservation is not None:
+        _tell(draft, turn, event.limits)
+        draft.roomier.append(turn.replica)
+
+
+def ended(draft: Draft, turn: Turn, event: TurnEnded) -> Turn:
+    """Settles a turn whose reply is whole, and learns from it. The turn it returns has nothing reserved any more."""
+    reservation = turn.reservation
+    assert reservation is not None
+    assert turn.replica is not None
+    _tell(draft, turn, event.limits)
+    replica = draft.replicas[turn.replica]
+    assert replica.budget is not None
+    spent = None
+    if event.prompt_tokens is not None and event.completion_tokens is not None:
+        prompt, completion, request = event.prompt_tokens, event.completion_tokens, turn.request
+        usd = _price(replica, request).of(prompt, completion, event.cached_tokens or 0)
+        spent = Spent(prompt, completion, usd)
+        assert draft.histories is not None
+        draft.histories = prediction.learn(
+            draft.histories,
+            _key(request),
+            reservation.need,
+            prompt_bytes=request.prompt_bytes,
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+        )
+    well = replace(replica, budget=ledger.well(replica.budget))
+    put_replica(draft, settled(draft, well, reservation, spent))
+    return replace(turn, reservation=None)
+
+
+def failed(draft: Draft, turn: Turn, event: TurnFailed) -> Turn:
+    """Settles a turn without a whole reply: a 429 cost a request and no tokens, what never arrived nothing, else the
+    prediction stands. The turn it returns has nothing reserved any more."""
+    reservation = turn.reservation
+    assert reservation is not None
+    assert turn.replica is not None
+    _tell(draft, turn, event.limits)
+    replica = draft.replicas[turn.replica]
+    budget = replica.budget
+    assert budget is not None
+    status, spent = event.status, None
+    if status == TOO_MANY_REQUESTS:
+        budget = ledger.refused_429(budget, reservation, event.limits or LimitsTold(), draft.now)
+        spent = Spent(0, 0)
+    elif status is not None and (status == UNREACHABLE or status >= SERVER_ERROR):
+        budget = ledger.failed(budget, reservation, draft.now)
+        spent = Spent(0, 0) if status == UNREACHABLE else None
+    elif status is not None:
+        spent = Spent(0, 0)
+    put_replica(draft, settled(draft, replace(replica, budget=budget), reservation, spent))
+    return replace(turn, reservation=None)
+
+
+def reopen(draft: Draft) -> None:
+    """Lets held turns try the replicas whose time has come."""
+    for name in sorted(name for name, due in draft.dry.items() if due <= draft.now):
+        put_replica(draft, _wet(draft, draft.replicas[name]))
+        draft.roomier.append(name)
+
+
+def taken_over(draft: Draft, turn: Turn, replica: Replica) -> tuple[Replica, Turn]:
+    """A turn in flight that a resync told of, with what it takes of its replica's budget; neither is set yet."""
+    if replica.budget is None:
+        return replica, turn
+    replica, reservation = reserve(draft, replica, turn)
+    return replica, replace(turn, reservation=reservation)
+
+
+def resynced(draft: Draft, known: tuple[KnownLimits, ...], unused_s: dict[ReplicaName, float]) -> None:
+    """Windows after a scheduler before this one, which alone knew them: what answers last told a dataplane; of those
+    that no answer tells of, at most what came in since their last turn, `unused_s` ago."""
+    for each in known:
+        replica = draft.replicas.get(each.replica)
+        if replica is not None and replica.budget is not None and not replica.last_sequence:
+            budget = ledger.told_before(replica.budget, each.limits, each.age_s, draft.now)
+            put_replica(draft, replace(replica, budget=budget))
+    for name, seconds in sorted(unused_s.items()):
+        replica = draft.replicas.get(name)
+        if replica is not None and replica.budget is not None and not replica.last_sequence:
+            put_replica(draft, replace(replica, budget=ledger.emptied(replica.budget, seconds, draft.now)))
+
+
+def gives_up_at(draft: Draft, request: Request, held_s: float) -> float | None:
+    """When a turn that arrives now is refused rather than held any longer; None: never."""
+    limits = [limit for limit in (request.wait_s_max, request.deadline_s) if limit is not None]
+    return draft.now - held_s + min(limits) if limits else None
+
+
+def refuses(draft: Draft, turn: Turn, run: Run | None) -> bool:
+    """Refuses a turn that arrives and can never be placed, or not as soon as its client wants; True if it did."""
+    request = turn.request
+    need = _need(draft, turn)
+    candidates = [draft.replicas[name] for name in pool_members(draft, turn)]
+    small = [ledger.never_fits(each.budget, need) if each.budget is not None else None for each in candidates]
+    if candidates and all(window is not None for window in small):
+        largest = max(window.limit for window in small if window is not None)
+        text = f"about {need.prompt:.0f} prompt tokens: no replica takes more than {largest:.0f} a window"
+        _refuse(draft, turn, Reason.NEVER_FITS, text)
+        return True
+    if request.fallbacks and choose(draft, turn, run) is None:
+        _refuse(draft, turn, Reason.NO_FALLBACK, "no replica to fall back to has room")
+        return True
+    if turn.gives_up_at is None or not draft.is_open:
+        return False
+    wait_s = _wait_s(draft, turn, need, candidates)
+    if draft.now + wait_s > turn.gives_up_at:
+        _refuse_for_time(draft, turn, wait_s)
+        return True
+    return False
+
+
+def refuse_late(draft: Draft, turn: Turn) -> None:
+    """Refuses a turn that was held, and is no longer, since its client waits no longer."""
+    candidates = [draft.replicas[name] for name in pool_members(draft, turn)]
+    _refuse_for_time(draft, turn, _wait_s(draft, turn, _need(draft, turn), candidates))
+
+
+def _refuse_for_time(draft: Draft, turn: Turn, wait_s: float) -> None:
+    request = turn.request
+    if request.deadline_s is not None and (request.wait_s_max is None or request.deadline_s <= request.wait_s_max):
+        _refuse(draft, turn, Reason.DEADLINE, f"it would wait {wait_s:.1f} s, and its deadline is before that")
+        return
+    text = f"it would wait about {wait_s:.1f} s for the rate limits of its replicas, longer than x-luftpause-wait-s-max"
+    draft.effects.append(RefuseTurn(turn.dataplane, request.turn_id, Reason.NOT_SOON, text, max(wait_s, 0.001)))
+
+
+def _wait_s(draft: Draft, turn: Turn, need: Need, candidates: list[Replica]) -> float:
+    """Seconds until the turn would be placed if what is held before it takes as much as it does itself."""
+    ahead = draft.held[0] if turn.request.run_class == 0 else sum(draft.held)
+    wait_s = math.inf
+    for replica in candidates:
+        if not replica.healthy:
+            continue
+        if replica.budget is None:
+            wait_s = min(wait_s, 0.0)
+            continue
+        usd = _usd(replica, turn.request, need)
+        alone_s = _opens(replica, need, usd, draft.now) - draft.now
+        wait_s = min(wait_s, alone_s + ahead * ledger.refill_s(replica.budget, need, usd) / len(candidates))
+    return wait_s if math.isfinite(wait_s) else 0.0
+
+
+def _refuse(draft: Draft, turn: Turn, reason: Reason, text: str) -> None:
+    draft.effects.append(RefuseTurn(turn.dataplane, turn.request.turn_id, reason, text))
+
+
+def _tell(draft: Draft, turn: Turn, limits: LimitsTold | None) -> None:
+    if limits is None or not limits.seen:
+        return
+    assert turn.replica is not None
+    replica = draft.replicas[turn.replica]
+    assert replica.budget is not None
+    budget = ledger.told(replica.budget, turn.reservation, limits, draft.now)
+    put_replica(draft, _wet(draft, replace(replica, budget=budget)))
+
+
+def _opens(replica: Replica, need: Need, usd: float, now: float) -> float:
+    """When the budget of `replica` fits the turn."""
+    budget = replica.budget
+    assert budget is not None
+    if ledger.never_fits(budget, need) is not None:
+        return now + ledger.LATER_S
+    return ledger.opens_at(budget, need, usd, now)
+
+
+def _dry(draft: Draft, replica: Replica, turn: Turn, opens: float) -> None:
+    draft.dry = draft.dry.set(replica.name, opens)
+    put_replica(draft, replace(replica, dry_for=turn.request.run_class))
+
+
+def _wet(draft: Draft, replica: Replica) -> Replica:
+    """A replica whose budget is to be looked at again."""
+    if replica.dry_for is None:
+        return replica
+    draft.dry = draft.dry.delete(replica.name)
+    return replace(replica, dry_for=None)
+
+
+def _key(request: Request) -> HistoryKey:
+    return request.model, request.caller, ""
+
+
+def _need(draft: Draft, turn: Turn) -> Need:
+    assert draft.histories is not None
+    request = turn.request
+    return prediction.predict(draft.histories, _key(request), request.prompt_bytes, request.max_tokens)
+
+
+def _price(replica: Replica, request: Request) -> ledger.Price:
+    return replica.prices.get(request.model, FREE) if replica.prices is not None else FREE
+
+
+def _usd(replica: Replica, request: Request, need: Need) -> float:
+    return _price(replica, request).of(need.prompt, need.completion) if replica.prices is not None else 0.0
