@@ -19,7 +19,19 @@ from msgspec.structs import replace
 
 from scheduler.budgets.headers import Dimension, LimitsTold, Seen
 from scheduler.budgets.prediction import Need
-from scheduler.budgets.windows import Mark, Window, aged, charge, credit, first_seen, fits_at, full, refused, see
+from scheduler.budgets.windows import (
+    Mark,
+    Window,
+    aged,
+    charge,
+    credit,
+    first_seen,
+    fits_at,
+    full,
+    refused,
+    see,
+    taken_on_arrival,
+)
 
 COOLDOWN_S = 1.0
 """After a 429 that names no time; doubles with each further one in a row."""
@@ -30,8 +42,8 @@ BREAKER_FAILURES = 3
 BREAKER_S = 5.0
 """An open breaker lets a probe through after so long; twice as long each time the probe fails."""
 BREAKER_S_MAX = 60.0
-COUNTED_UP, COUNTED_DOWN = 0.5, 0.1
-"""How fast the share of `max_tokens` that is counted on arrival follows what is seen."""
+COUNTED_DOWN = 0.1
+"""How fast the share of `max_tokens` that is counted on arrival falls to what is seen; a 429 sets it to all again."""
 WINDOWS_MAX = 16
 PREDICTED_TOKENS_MIN = 1.0
 
@@ -117,7 +129,7 @@ def opens_at(budget: Budget, need: Need, usd: float, at: float) -> float:
     if budget.waits_for_word and budget.in_flight:
         opens = max(opens, at + LATER_S)
     for window in budget.windows:
-        fits = fits_at(aged(window, at), _amount(budget, window.dimension, need, usd), at)
+        fits = fits_at(aged(window, at), _amount(budget, window, need, usd), at)
         opens = max(opens, fits)
     return opens
 
@@ -137,7 +149,7 @@ def headroom(budget: Budget, need: Need, usd: float, at: float) -> float:
     """What would be left of the scarcest window, as a share of it."""
     left = 1.0
     for window in budget.windows:
-        amount = _amount(budget, window.dimension, need, usd)
+        amount = _amount(budget, window, need, usd)
         left = min(left, (aged(window, at).level - amount) / max(window.capacity, 1e-9))
     return left
 
@@ -146,7 +158,8 @@ def reserve(budget: Budget, need: Need, usd: float, at: float) -> tuple[Budget, 
     """Takes what the turn needs of every window, at once."""
     windows, marks = [], []
     for window in budget.windows:
-        charged, mark = charge(aged(window, at), _amount(budget, window.dimension, need, usd), at)
+        amount = _amount(budget, window, need, usd)
+        charged, mark = charge(aged(window, at), amount, _unsure(window.dimension, amount, need), at)
         windows.append(charged)
         marks.append(mark)
     is_probe = budget.opened > 0
@@ -186,7 +199,11 @@ def told(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at
         mark = None
         if reservation is not None and number < len(reservation.marks):
             mark = reservation.marks[number]
-            counted = _counted(counted, windows[number], seen, mark, reservation.need)
+            need, window = reservation.need, windows[number]
+            if window.dimension in (Dimension.TOKENS, Dimension.INPUT, Dimension.OUTPUT):
+                expected = _expected(budget, window.dimension, need)
+                counted = _counted(counted, window, seen, mark, need)
+                windows[number] = taken_on_arrival(window, seen, mark, expected)
         windows[number] = see(aged(windows[number], at), seen, mark, at)
     return replace(budget, windows=tuple(windows), counted=counted, waits_for_word=False)
 
@@ -211,7 +228,9 @@ def refused_429(budget: Budget, reservation: Reservation | None, limits: LimitsT
         amount = mark.charge if mark is not None else 0.0
         windows[guilty] = refused(window, wait_s, amount, at)
     open_at = max(budget.open_at, at + cooldown_s)
-    return replace(budget, windows=tuple(windows), refusals=refusals, open_at=open_at, waits_for_word=False)
+    return replace(
+        budget, windows=tuple(windows), refusals=refusals, open_at=open_at, waits_for_word=False, counted=1.0
+    )
 
 
 def failed(budget: Budget, reservation: Reservation | None, at: float) -> Budget:
@@ -249,18 +268,31 @@ def emptied(budget: Budget, unused_s: float, at: float) -> Budget:
     return replace(budget, windows=tuple(windows))
 
 
-def _amount(budget: Budget, dimension: Dimension, need: Need, usd: float) -> float:
-    """What the provider is thought to count of a turn when it arrives."""
+def _amount(budget: Budget, window: Window, need: Need, usd: float) -> float:
+    """What the provider is thought to take of a window when a turn arrives."""
+    dimension = window.dimension
     if dimension is Dimension.REQUESTS:
         return 1.0
-    if dimension is Dimension.INPUT:
-        return need.prompt
     if dimension is Dimension.USD:
         return usd
+    return _expected(budget, dimension, need) + window.overhead
+
+
+def _expected(budget: Budget, dimension: Dimension, need: Need) -> float:
+    """The same by what the turn asks for."""
+    if dimension is Dimension.INPUT:
+        return need.on_arrival
     completion = need.completion
     if need.max_tokens is not None:
         completion = max(completion, budget.counted * need.max_tokens)
-    return completion if dimension is Dimension.OUTPUT else need.prompt + completion
+    return completion if dimension is Dimension.OUTPUT else need.on_arrival + completion
+
+
+def _unsure(dimension: Dimension, amount: float, need: Need) -> float:
+    """What of a charge may be too much."""
+    if dimension is Dimension.REQUESTS:
+        return 0.0
+    return max(0.0, amount - need.prompt) if dimension is Dimension.TOKENS else amount
 
 
 def _actual(dimension: Dimension, spent: Spent) -> float:
@@ -287,14 +319,14 @@ def _number_of(windows: list[Window], seen: Seen) -> int | None:
 
 def _counted(counted: float, window: Window, seen: Seen, mark: Mark, need: Need) -> float:
     """The share of `max_tokens` that is counted on arrival, by how much less is left than before the turn's charge."""
-    if window.dimension not in (Dimension.TOKENS, Dimension.OUTPUT) or not need.max_tokens or seen.remaining is None:
+    if window.dimension is Dimension.INPUT or not need.max_tokens or seen.remaining is None:
         return counted
-    if mark.rolled != window.rolled or window.trust < 1.0:
+    if mark.rolled != window.rolled or window.trust < 1.0 or not mark.is_alone:
         return counted
     before = mark.level + mark.charge + window.shifted - mark.shifted
-    prompt = need.prompt if window.dimension is Dimension.TOKENS else 0.0
+    prompt = need.on_arrival if window.dimension is Dimension.TOKENS else 0.0
     share = max(0.0, min(1.0, (before - seen.remaining - prompt) / need.max_tokens))
-    return counted + (COUNTED_UP if share > counted else COUNTED_DOWN) * (share - counted)
+    return counted + COUNTED_DOWN * (share - counted) if share < counted else counted
 
 
 def _guilty(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at: float) -> int | None:
@@ -316,6 +348,6 @@ def _guilty(budget: Budget, reservation: Reservation | None, limits: LimitsTold,
 def refill_s(budget: Budget, need: Need, usd: float) -> float:
     """Seconds in which the scarcest window refills what such a turn takes."""
     return max(
-        (_amount(budget, window.dimension, need, usd) / max(window.rate, 1e-9) for window in budget.windows),
+        (_amount(budget, window, need, usd) / max(window.rate, 1e-9) for window in budget.windows),
         default=0.0,
     )

@@ -35,6 +35,8 @@ TURNS_KNOWN = 20
 """A history of fewer turns is not used if a more general one knows more."""
 TOKENS_A_BYTE = 0.3
 """Until a usage tells: JSON of English has a token each 4 bytes or so."""
+COUNTED_A_BYTE = 0.25
+"""Providers count a token each four characters before they know better."""
 RATIO_STEP = 0.1
 DEVIATION_MIN = 0.01
 """Equal residuals do not mean that the next one is equal too."""
@@ -85,6 +87,8 @@ class Need(Struct, frozen=True, gc=False):
     """Tokens, at the quantile."""
     max_tokens: int | None
     """Most that the request allows."""
+    on_arrival: float
+    """Prompt tokens as a provider may count them when the request arrives."""
 
 
 def predict(histories: Histories, key: HistoryKey, prompt_bytes: int, max_tokens: int | None) -> Need:
@@ -95,7 +99,8 @@ def predict(histories: Histories, key: HistoryKey, prompt_bytes: int, max_tokens
         completion = max(FLOOR_TOKENS, _at_quantile(history))
     else:
         completion = UNKNOWN_TOKENS if max_tokens is None else float(max_tokens)
-    return Need(prompt, completion if max_tokens is None else min(completion, max_tokens), max_tokens)
+    on_arrival = max(prompt, prompt_bytes * COUNTED_A_BYTE)
+    return Need(prompt, completion if max_tokens is None else min(completion, max_tokens), max_tokens, on_arrival)
 
 
 def learn(

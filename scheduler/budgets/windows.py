@@ -3,7 +3,8 @@
 Theory. A provider takes a request's cost off its window when the request arrives, by an estimate, and corrects that at
 the end. So do we: `charge` at admission, `credit` at the end. Between, what answers tell is older than our account
 (other turns were admitted since), so it is compared with what our account was right after that turn's own charge, and
-the difference moves the account: down at once, up only as far as today's account agrees.
+the difference moves the account: down at once; up only as far as today's account agrees, and by no more than what
+turns in flight cannot explain, since what they took too much is credited when they end.
 
 A window refills continuously (a token bucket: its reset, the time until it is full, moves on with every use) or at once
 (fixed: its reset stays where it is). Which of the two is told apart by evidence; until there is any, a window whose
@@ -37,8 +38,13 @@ TRUSTED_AFTER_429 = 0.95
 DISTRUST_S = 1800.0
 DISTRUST_S_MAX = 86400.0
 TRUST_A_S = 0.01 / 60
-MEASURED_S_MIN = 10.0
-"""A shorter time between two refusals measures nothing."""
+MEASURED_MIN = 0.5
+"""Share of a window that must have been given since the mark: less measures nothing."""
+HONEST = 0.97
+"""Who gave this share of what it said is taken at its word: the rest is our own error."""
+OVERHEAD_UP, OVERHEAD_DOWN = 0.5, 0.1
+OVERHEAD_MAX = 0.25
+"""Share of the window."""
 CAUTION_AFTER_429 = 0.25
 CAUTION_MAX = 1.0
 CAUTION_HALF_LIFE_S = 120.0
@@ -75,6 +81,10 @@ class Window(Struct, frozen=True, gc=False):
     caution: float = 0.0
     """Share by which a need counts as more, just after a surprise; halves in CAUTION_HALF_LIFE_S."""
     cautious_at: float = 0.0
+    unsure: float = 0.0
+    """What turns in flight may have taken too much: all but their prompts."""
+    overhead: float = 0.0
+    """How much more the provider was seen to take of it when a turn arrives than is expected."""
     spent: float = 0.0
     """Charged and not credited since the mark, when the window was known to hold `mark_level`."""
     mark_level: float = 0.0
@@ -103,6 +113,10 @@ class Mark(Struct, frozen=True, gc=False):
     level: float
     shifted: float
     rolled: int
+    unsure: float
+    """Of the charge."""
+    is_alone: bool
+    """Nothing else was in flight."""
 
 
 def full(dimension: Dimension, label: str, limit: float, period_s: float, at: float) -> Window:
@@ -156,22 +170,25 @@ def fits_at(window: Window, amount: float, at: float) -> float:
     return at + deficit / window.rate
 
 
-def charge(window: Window, amount: float, at: float) -> tuple[Window, Mark]:
-    """Takes `amount` of a window that is aged to `at`."""
+def charge(window: Window, amount: float, unsure: float, at: float) -> tuple[Window, Mark]:
+    """Takes `amount`, of which `unsure` may be too much, of a window that is aged to `at`."""
     resets_at = window.resets_at
     if resets_at is None and window.evidence > 0:
         resets_at = at + window.period_s
     level = window.level - amount
-    charged = replace(window, level=level, resets_at=resets_at, spent=window.spent + amount)
-    return charged, Mark(amount, level, window.shifted, window.rolled)
+    all_unsure = window.unsure + unsure
+    charged = replace(window, level=level, resets_at=resets_at, spent=window.spent + amount, unsure=all_unsure)
+    return charged, Mark(amount, level, window.shifted, window.rolled, unsure, is_alone=window.unsure <= 0)
 
 
 def credit(window: Window, mark: Mark, actual: float) -> Window:
     """Corrects a charge by what the turn did cost; the window is aged. What a reset has forgotten is not given back."""
     back = mark.charge - actual
+    unsure = max(0.0, window.unsure - mark.unsure)
     if mark.rolled != window.rolled and back > 0:
-        return window
-    return replace(window, level=min(window.capacity, window.level + back), spent=max(0.0, window.spent - back))
+        return replace(window, unsure=unsure)
+    level, spent = min(window.capacity, window.level + back), max(0.0, window.spent - back)
+    return replace(window, level=level, spent=spent, unsure=unsure)
 
 
 def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
@@ -191,7 +208,7 @@ def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
         shift = min(0.0, now_off) if window.is_fixed else 0.0
     else:
         then_off = remaining - (mark.level + window.shifted - mark.shifted)
-        shift = then_off if then_off <= 0 else max(0.0, min(then_off, now_off))
+        shift = then_off if then_off <= 0 else max(0.0, min(then_off, now_off) - window.unsure)
     return replace(
         window,
         told=True,
@@ -199,6 +216,18 @@ def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
         level=min(window.capacity, window.level + shift),
         shifted=window.shifted + shift,
     )
+
+
+def taken_on_arrival(window: Window, seen: Seen, mark: Mark, expected: float) -> Window:
+    """Learns how much more than `expected` was taken when a turn arrived; less, only where it was alone in flight."""
+    if seen.remaining is None or mark.rolled != window.rolled or window.trust < 1.0:
+        return window
+    before = mark.level + mark.charge + window.shifted - mark.shifted
+    more = max(0.0, min(OVERHEAD_MAX * window.limit, before - seen.remaining - expected))
+    if more <= window.overhead and not mark.is_alone:
+        return window
+    step = OVERHEAD_UP if more > window.overhead else OVERHEAD_DOWN
+    return replace(window, overhead=window.overhead + step * (more - window.overhead))
 
 
 def first_seen(seen: Seen, at: float) -> Window | None:
@@ -216,12 +245,12 @@ def first_seen(seen: Seen, at: float) -> Window | None:
 
 def refused(window: Window, wait_s: float | None, amount: float, at: float) -> Window:
     """After a 429 that this window is to blame for: `amount` did not fit, and does after `wait_s` (None: not told)."""
-    measured_s = at - window.marked_at
     trust = window.trust
-    if measured_s >= MEASURED_S_MIN:
-        given = window.mark_level / trust + (0.0 if window.is_fixed else measured_s * window.limit / window.period_s)
-        trust = min(trust, TRUSTED_AFTER_429 * max(0.0, window.spent - amount) / given) if given > 0 else trust
-    trust = max(TRUST_MIN, trust)
+    said = window.mark_level / trust
+    if not window.is_fixed:
+        said += (at - window.marked_at) * window.limit / window.period_s
+    if said >= MEASURED_MIN * window.limit and window.spent < HONEST * trust * said:
+        trust = max(TRUST_MIN, TRUSTED_AFTER_429 * window.spent / said)
     distrusted = trust < window.trust
     distrust_s = window.distrust_s
     again = distrusted and window.trust < 1.0
