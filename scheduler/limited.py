@@ -79,10 +79,13 @@ def reserve(draft: Draft, replica: Replica, turn: Turn) -> tuple[Replica, Reserv
     return replace(replica, budget=budget), reservation
 
 
-def settled(draft: Draft, replica: Replica, reservation: Reservation, spent: Spent | None = None) -> Replica:
-    """`replica` after a turn that reserved; it is not set yet. `spent` None: what it did cost is not known."""
+def settled(
+    draft: Draft, replica: Replica, reservation: Reservation, spent: Spent | None = None, *, was_taken: bool = True
+) -> Replica:
+    """`replica` after a turn that reserved; it is not set yet. See `ledger.settle`."""
     assert replica.budget is not None
-    return _wet(draft, replace(replica, budget=ledger.settle(replica.budget, reservation, spent, draft.now)))
+    budget = ledger.settle(replica.budget, reservation, spent, draft.now, was_taken=was_taken)
+    return _wet(draft, replace(replica, budget=budget))
 
 
 def told(draft: Draft, event: FirstTokenSeen) -> None:
@@ -118,7 +121,7 @@ def ended(draft: Draft, turn: Turn, event: TurnEnded) -> Turn:
             prompt_tokens=prompt,
             completion_tokens=completion,
         )
-    well = replace(replica, budget=ledger.well(replica.budget))
+    well = replace(replica, budget=ledger.well(replica.budget, reservation))
     put_replica(draft, settled(draft, well, reservation, spent))
     return replace(turn, reservation=None)
 
@@ -131,18 +134,16 @@ def failed(draft: Draft, turn: Turn, event: TurnFailed) -> Turn:
     assert turn.replica is not None
     _tell(draft, turn, event.limits)
     replica = draft.replicas[turn.replica]
-    budget = replica.budget
+    status = event.status
+    was_taken = status is None or status >= SERVER_ERROR
+    freed = settled(draft, replica, reservation, None if was_taken else Spent(0, 0), was_taken=was_taken)
+    budget = freed.budget
     assert budget is not None
-    status, spent = event.status, None
     if status == TOO_MANY_REQUESTS:
         budget = ledger.refused_429(budget, reservation, event.limits or LimitsTold(), draft.now)
-        spent = Spent(0, 0)
-    elif status is not None and (status == UNREACHABLE or status >= SERVER_ERROR):
+    elif status == UNREACHABLE or (status is not None and status >= SERVER_ERROR):
         budget = ledger.failed(budget, reservation, draft.now)
-        spent = Spent(0, 0) if status == UNREACHABLE else None
-    elif status is not None:
-        spent = Spent(0, 0)
-    put_replica(draft, settled(draft, replace(replica, budget=budget), reservation, spent))
+    put_replica(draft, replace(freed, budget=budget))
     return replace(turn, reservation=None)
 
 

@@ -6,8 +6,8 @@ turn in flight, so it ends whenever the turn does, by whatever way. A replica wi
 A provider may count `max_tokens` on arrival, or less: `counted` is the share of it that is seen to be counted. It
 begins with all, the careful guess.
 
-The breaker opens after BREAKER_FAILURES answers in a row of 5xx, or none; then one turn is let through as a probe, and
-its outcome decides for all.
+The breaker opens after BREAKER_FAILURES answers in a row of 5xx, or none. After it, and after the cooldown that follows
+a 429, one turn is let through as a probe, and its outcome decides for all.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ class Budget(Struct, frozen=True, gc=False):
     open_at: float = 0.0
     """Nothing fits before: it answered 429, or its breaker is open."""
     refusals: int = 0
-    """429s in a row."""
+    """429s since a probe went well."""
     failures: int = 0
     """Answers in a row that were none, or 5xx."""
     opened: int = 0
     """How often its breaker opened in a row; above 0 it is not closed again."""
     probing: bool = False
-    """The turn that decides whether the breaker closes is in flight."""
+    """The turn that decides whether others may follow is in flight."""
     counted: float = 1.0
     """Share of `max_tokens` that the provider counts on arrival."""
 
@@ -124,7 +124,7 @@ def start(limits: tuple[Limit, ...], at: float) -> Budget:
 def opens_at(budget: Budget, need: Need, usd: float, at: float) -> float:
     """When a turn fits: `at` if it does now. Whether it ever can is another question, see `never_fits`."""
     opens = max(budget.open_at, at)
-    if budget.opened and budget.probing:
+    if budget.probing:
         opens = max(opens, at + LATER_S)
     if budget.waits_for_word and budget.in_flight:
         opens = max(opens, at + LATER_S)
@@ -162,18 +162,22 @@ def reserve(budget: Budget, need: Need, usd: float, at: float) -> tuple[Budget, 
         charged, mark = charge(aged(window, at), amount, _unsure(window.dimension, amount, need), at)
         windows.append(charged)
         marks.append(mark)
-    is_probe = budget.opened > 0
+    is_probe = budget.opened > 0 or budget.refusals > 0
     taken = replace(budget, windows=tuple(windows), in_flight=budget.in_flight + 1, probing=budget.probing or is_probe)
     return taken, Reservation(need, tuple(marks), usd, is_probe)
 
 
-def settle(budget: Budget, reservation: Reservation, spent: Spent | None, at: float) -> Budget:
-    """Puts what the turn did cost in place of what it reserved. `spent` None: not known, the prediction stands."""
+def settle(
+    budget: Budget, reservation: Reservation, spent: Spent | None, at: float, *, was_taken: bool = True
+) -> Budget:
+    """Puts what the turn did cost in place of what it reserved. `spent` None: not known, the prediction stands.
+
+    `was_taken`: whether the provider had taken it off its windows at all."""
     if spent is None:
         need = reservation.need
         spent = Spent(need.prompt, need.completion, reservation.usd)
     windows = tuple(
-        credit(aged(window, at), mark, _actual(window.dimension, spent))
+        credit(aged(window, at), mark, _actual(window.dimension, spent), was_taken=was_taken)
         for window, mark in zip(budget.windows, reservation.marks, strict=False)
     )
     windows += budget.windows[len(windows) :]
@@ -208,11 +212,13 @@ def told(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at
     return replace(budget, windows=tuple(windows), counted=counted, waits_for_word=False)
 
 
-def well(budget: Budget) -> Budget:
-    """After a whole answer."""
-    if budget.refusals or budget.failures or budget.opened:
+def well(budget: Budget, reservation: Reservation) -> Budget:
+    """After a whole answer. Where a probe is to decide, turns that were sent before it do not."""
+    if not (budget.refusals or budget.failures or budget.opened):
+        return budget
+    if reservation.is_probe or not (budget.refusals or budget.opened):
         return replace(budget, refusals=0, failures=0, opened=0)
-    return budget
+    return replace(budget, failures=0)
 
 
 def refused_429(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at: float) -> Budget:

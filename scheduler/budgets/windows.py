@@ -10,9 +10,9 @@ A window refills continuously (a token bucket: its reset, the time until it is f
 (fixed: its reset stays where it is). Which of the two is told apart by evidence; until there is any, a window whose
 reset was seen counts as fixed, which is the careful guess, and one that nobody told of as continuous.
 
-A provider that refuses what should have fit gives less than it says: `trust` is the share of its word that is believed.
-It is measured from what was spent since the last time the window was known to be empty, kept for half an hour, twice as
-long each time, and grows again by a hundredth a minute.
+A provider that refuses what should have fit again and again gives less than it says: `trust` is the share of its word
+that is believed. It is measured at a second refusal, from what was spent since the window was last known; kept for half
+an hour, twice as long each time; and grows again by a hundredth a minute. A first refusal only makes cautious.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EVIDENCE_KEPT = 0.8
 RESET_TOLERANCE_S = 1.5
 """Resets are told in whole seconds, dates too."""
 TRUST_MIN = 0.05
-TRUSTED_AFTER_429 = 0.95
+TRUSTED_AFTER_429 = 0.93
 """Of what was measured."""
 DISTRUST_S = 1800.0
 DISTRUST_S_MAX = 86400.0
@@ -45,6 +45,10 @@ HONEST = 0.97
 OVERHEAD_UP, OVERHEAD_DOWN = 0.5, 0.1
 OVERHEAD_MAX = 0.25
 """Share of the window."""
+AGAIN_S = 1.0
+"""Refusals within this time are one: the turns were in flight together."""
+SURPRISED = 0.01
+"""Caution above it: there was a refusal in the last minutes."""
 CAUTION_AFTER_429 = 0.25
 CAUTION_MAX = 1.0
 CAUTION_HALF_LIFE_S = 120.0
@@ -113,6 +117,7 @@ class Mark(Struct, frozen=True, gc=False):
     level: float
     shifted: float
     rolled: int
+    marked_at: float
     unsure: float
     """Of the charge."""
     is_alone: bool
@@ -153,7 +158,7 @@ def aged(window: Window, at: float) -> Window:
 def needed(window: Window, amount: float, at: float) -> float:
     """What must be left for a turn that takes `amount`."""
     if window.caution:
-        amount *= 1 + window.caution * 0.5 ** ((at - window.cautious_at) / CAUTION_HALF_LIFE_S)
+        amount *= 1 + _caution(window, at)
     capacity = window.capacity
     amount += MARGIN * capacity
     return amount if amount < WHOLE * capacity else WHOLE * capacity
@@ -178,16 +183,20 @@ def charge(window: Window, amount: float, unsure: float, at: float) -> tuple[Win
     level = window.level - amount
     all_unsure = window.unsure + unsure
     charged = replace(window, level=level, resets_at=resets_at, spent=window.spent + amount, unsure=all_unsure)
-    return charged, Mark(amount, level, window.shifted, window.rolled, unsure, is_alone=window.unsure <= 0)
+    is_alone = window.unsure <= 0
+    return charged, Mark(amount, level, window.shifted, window.rolled, window.marked_at, unsure, is_alone)
 
 
-def credit(window: Window, mark: Mark, actual: float) -> Window:
-    """Corrects a charge by what the turn did cost; the window is aged. What a reset has forgotten is not given back."""
+def credit(window: Window, mark: Mark, actual: float, *, was_taken: bool = True) -> Window:
+    """Corrects a charge by what the turn did cost; the window is aged. What a reset has forgotten is not given back.
+
+    `was_taken`: whether the provider had taken the charge, so that it gives back the rest too."""
     back = mark.charge - actual
     unsure = max(0.0, window.unsure - mark.unsure)
     if mark.rolled != window.rolled and back > 0:
         return replace(window, unsure=unsure)
-    level, spent = min(window.capacity, window.level + back), max(0.0, window.spent - back)
+    level = min(window.capacity, window.level + back)
+    spent = window.spent - back if was_taken or mark.marked_at == window.marked_at else window.spent
     return replace(window, level=level, spent=spent, unsure=unsure)
 
 
@@ -208,7 +217,8 @@ def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
         shift = min(0.0, now_off) if window.is_fixed else 0.0
     else:
         then_off = remaining - (mark.level + window.shifted - mark.shifted)
-        shift = then_off if then_off <= 0 else max(0.0, min(then_off, now_off) - window.unsure)
+        more = 0.0 if _caution(window, at) > SURPRISED else max(0.0, min(then_off, now_off) - window.unsure)
+        shift = then_off if then_off <= 0 else more
     return replace(
         window,
         told=True,
@@ -245,29 +255,12 @@ def first_seen(seen: Seen, at: float) -> Window | None:
 
 def refused(window: Window, wait_s: float | None, amount: float, at: float) -> Window:
     """After a 429 that this window is to blame for: `amount` did not fit, and does after `wait_s` (None: not told)."""
-    trust = window.trust
-    said = window.mark_level / trust
-    if not window.is_fixed:
-        said += (at - window.marked_at) * window.limit / window.period_s
-    if said >= MEASURED_MIN * window.limit and window.spent < HONEST * trust * said:
-        trust = max(TRUST_MIN, TRUSTED_AFTER_429 * window.spent / said)
-    distrusted = trust < window.trust
-    distrust_s = window.distrust_s
-    again = distrusted and window.trust < 1.0
-    if again:
-        distrust_s = min(DISTRUST_S_MAX, distrust_s * 2)
-    past_caution = window.caution * 0.5 ** ((at - window.cautious_at) / CAUTION_HALF_LIFE_S)
-    shrunk = replace(
-        window,
-        trust=trust,
-        trusted_at=at + distrust_s if distrusted else window.trusted_at,
-        distrust_s=distrust_s,
-        caution=min(CAUTION_MAX, past_caution + CAUTION_AFTER_429),
-        cautious_at=at,
-        spent=0.0,
-        mark_level=0.0,
-        marked_at=at,
-    )
+    past_caution = _caution(window, at)
+    shrunk = window
+    if past_caution > SURPRISED and at - window.cautious_at > AGAIN_S:
+        shrunk = _measured(window, at)
+    caution = min(CAUTION_MAX, past_caution + CAUTION_AFTER_429)
+    shrunk = replace(shrunk, caution=caution, cautious_at=at)
     left = 0.0
     if shrunk.is_fixed:
         if wait_s is not None and shrunk.resets_at is None:
@@ -278,6 +271,27 @@ def refused(window: Window, wait_s: float | None, amount: float, at: float) -> W
         left = max(-shrunk.capacity, min(0.0, amount - shrunk.rate * wait_s))
     level = min(shrunk.level, left)
     return replace(shrunk, level=level, shifted=shrunk.shifted + level - shrunk.level)
+
+
+def _caution(window: Window, at: float) -> float:
+    """What is left of it."""
+    return window.caution * 0.5 ** ((at - window.cautious_at) / CAUTION_HALF_LIFE_S) if window.caution else 0.0
+
+
+def _measured(window: Window, at: float) -> Window:
+    """A window that is known to be empty: the share of what was said of it that it gave since its mark."""
+    trust = window.trust
+    said = window.mark_level / trust
+    if not window.is_fixed:
+        said += (at - window.marked_at) * window.limit / window.period_s
+    if said < MEASURED_MIN * window.limit:
+        return window
+    marked = replace(window, spent=0.0, mark_level=0.0, marked_at=at)
+    if window.spent >= HONEST * trust * said:
+        return marked
+    trust = max(TRUST_MIN, TRUSTED_AFTER_429 * window.spent / said)
+    kept_s = min(DISTRUST_S_MAX, window.distrust_s * 2) if window.trust < 1.0 else window.distrust_s
+    return replace(marked, trust=trust, trusted_at=at + kept_s, distrust_s=kept_s)
 
 
 def _sized(window: Window, seen: Seen, at: float) -> Window:
