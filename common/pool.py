@@ -15,13 +15,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from common.ids import ID_SHAPE, ReplicaName, is_id
+from common.limits import LIMIT_SHAPE, PRICES, is_limits, is_price, is_texts
 from common.secret import SecretError, read_secret
 from common.tables import TableError, is_url, line_of, read_tables
 
 Kind = Literal["generative", "one-shot"]
-
-LIMIT = re.compile(r"(requests|tokens|input|output|usd)_per_(second|minute|hour|day)")
-PRICES = ("input", "output", "cached")
 
 
 class PoolError(ValueError):
@@ -175,37 +173,12 @@ def _fault(key: str, value: object) -> str | None:
             right = isinstance(value, int) and not isinstance(value, bool) and value >= 1
             return None if right else "a whole number, at least 1"
         case "limits":
-            return None if _is_limits(value) else f"a table of numbers above 0 by names like {LIMIT.pattern}"
+            return None if is_limits(value) else f"a table of numbers above 0, each named {LIMIT_SHAPE}"
         case "limit_headers" | "aliases":
-            return None if _is_texts(value) else "a table of texts that are not empty"
+            return None if is_texts(value) else "a table of texts that are not empty"
         case "price":
-            return None if _is_price(value) else f"a table by model, each a table of numbers by {', '.join(PRICES)}"
+            return None if is_price(value) else f"a table by model, each a table of numbers by {', '.join(PRICES)}"
         case "usage_in_stream":
             return None if isinstance(value, bool) else "true or false"
         case _:
             return None if isinstance(value, str) and value else "a text that is not empty"
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15
-
-
-def _is_limits(value: object) -> bool:
-    return isinstance(value, dict) and all(
-        LIMIT.fullmatch(key) and _is_number(each) and each for key, each in value.items()
-    )
-
-
-def _is_texts(value: object) -> bool:
-    return isinstance(value, dict) and bool(value) and all(isinstance(each, str) and each for each in value.values())
-
-
-def _is_price(value: object) -> bool:
-    return (
-        isinstance(value, dict)
-        and bool(value)
-        and all(
-            isinstance(each, dict) and each and set(each) <= set(PRICES) and all(map(_is_number, each.values()))
-            for each in value.values()
-        )
-    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from immutables import Map
 
 from common.ids import Model
-from common.pool import LIMIT, Replica
+from common.limits import LIMIT
+from common.pool import Replica
 from scheduler.budgets.headers import PERIODS_S, Dimension
 from scheduler.budgets.ledger import Budget, Limit, Price, start
 

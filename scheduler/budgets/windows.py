@@ -79,6 +79,8 @@ class Window(Struct, frozen=True, gc=False):
     shifted: float = 0.0
     """Sum of the corrections of `level`, so that a turn's own `level` of then can be compared with later ones."""
     trust: float = 1.0
+    trust_kept: float = 1.0
+    """What trust was when it last fell: it goes back there, should it turn out to have grown too much."""
     trusted_at: float = 0.0
     """When trust begins, or began, to grow again; it is kept until then."""
     distrust_s: float = DISTRUST_S
@@ -257,8 +259,13 @@ def refused(window: Window, wait_s: float | None, amount: float, at: float) -> W
     """After a 429 that this window is to blame for: `amount` did not fit, and does after `wait_s` (None: not told)."""
     past_caution = _caution(window, at)
     shrunk = window
-    if past_caution > SURPRISED and at - window.cautious_at > AGAIN_S:
-        shrunk = _measured(window, at)
+    if at - window.cautious_at > AGAIN_S or not window.caution:
+        if window.trust < 1.0:
+            kept_s = min(DISTRUST_S_MAX, window.distrust_s * 2)
+            trust = max(TRUST_MIN, min(window.trust_kept, TRUSTED_AFTER_429 * window.trust))
+            shrunk = replace(window, trust=trust, trust_kept=trust, trusted_at=at + kept_s, distrust_s=kept_s)
+        elif past_caution > SURPRISED:
+            shrunk = _measured(window, at)
     caution = min(CAUTION_MAX, past_caution + CAUTION_AFTER_429)
     shrunk = replace(shrunk, caution=caution, cautious_at=at)
     left = 0.0
@@ -280,18 +287,16 @@ def _caution(window: Window, at: float) -> float:
 
 def _measured(window: Window, at: float) -> Window:
     """A window that is known to be empty: the share of what was said of it that it gave since its mark."""
-    trust = window.trust
-    said = window.mark_level / trust
+    said = window.mark_level
     if not window.is_fixed:
         said += (at - window.marked_at) * window.limit / window.period_s
     if said < MEASURED_MIN * window.limit:
         return window
     marked = replace(window, spent=0.0, mark_level=0.0, marked_at=at)
-    if window.spent >= HONEST * trust * said:
+    if window.spent >= HONEST * said:
         return marked
     trust = max(TRUST_MIN, TRUSTED_AFTER_429 * window.spent / said)
-    kept_s = min(DISTRUST_S_MAX, window.distrust_s * 2) if window.trust < 1.0 else window.distrust_s
-    return replace(marked, trust=trust, trusted_at=at + kept_s, distrust_s=kept_s)
+    return replace(marked, trust=trust, trust_kept=trust, trusted_at=at + window.distrust_s)
 
 
 def _sized(window: Window, seen: Seen, at: float) -> Window:
