@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
@@ -14,8 +14,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from common.auth import Guard
 from common.secret import SECRET_SHAPE, is_secret
 from common.tokens import TokensError, load
-
-_SHARED_PREFIX = "LUFTPAUSE_"
 
 
 def _is_shown_in_headers(secret: SecretStr) -> SecretStr:
@@ -56,6 +54,23 @@ class ServiceConfig(BaseSettings):
         validation_alias="LUFTPAUSE_STATE",
         description="Folder for what the services keep",
     )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info",
+        validation_alias="LUFTPAUSE_LOG_LEVEL",
+        description="Least level of what is logged: debug (a line for every turn), info, warning or error",
+    )
+    otlp_endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/]",
+        validation_alias="OTEL_EXPORTER_OTLP_ENDPOINT",
+        description="URL of an OpenTelemetry collector, which then gets a span for every run, turn, admission and tool "
+        "call; unset: nothing is traced",
+    )
+    otlp_protocol: Literal["grpc", "http/protobuf"] | None = Field(
+        default=None,
+        validation_alias="OTEL_EXPORTER_OTLP_PROTOCOL",
+        description="Protocol of the collector, grpc or http/protobuf; unset: grpc at port 4317, else http/protobuf",
+    )
 
     @property
     def token_text(self) -> str | None:
@@ -76,8 +91,8 @@ class ServiceConfig(BaseSettings):
     @classmethod
     def variable(cls, field: str) -> str:
         """The environment variable that sets `field`."""
-        shared = field in ServiceConfig.model_fields
-        return (_SHARED_PREFIX if shared else str(cls.model_config["env_prefix"])) + field.upper()
+        alias = cls.model_fields[field].validation_alias
+        return alias if isinstance(alias, str) else str(cls.model_config["env_prefix"]) + field.upper()
 
     @classmethod
     def read(cls) -> Self:

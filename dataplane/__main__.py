@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from common.logs import set_up_logging
 from common.open_files import allow_many
 from dataplane import app, workers
 from dataplane.config import DataplaneConfig
@@ -10,7 +11,7 @@ from dataplane.config import DataplaneConfig
 def main() -> None:
     """Serves until SIGTERM or SIGINT."""
     config = DataplaneConfig.read()
-    app.set_up_logging()
+    set_up_logging(config.log_level)
     allow_many()
     if config.token is None:
         app.log.warning("token unset, everybody is let in setting=LUFTPAUSE_TOKEN")

@@ -16,6 +16,7 @@ import uvloop
 
 from common.pool import Pool, PoolError, load
 from common.signals import serve_until_signal
+from common.tracing import open_tracer
 from dataplane.config import DataplaneConfig
 from dataplane.decide import Decisions
 from dataplane.fresh_ids import id_source
@@ -52,7 +53,8 @@ class App:
         self._config = config
         self._gather = gather
         self._scheduler = SchedulerClient(config.scheduler, id_source("dataplane")(), config.token_text)
-        self._proxy = Proxy(self._scheduler, pool)
+        self._tracer = open_tracer(config, "dataplane")
+        self._proxy = Proxy(self._scheduler, pool, self._tracer)
         self.address: tuple[str, int] | None = None
         """Where it listens, once it does."""
         routes = Routes(self._scheduler, Decisions(self._proxy), config.guard(), config.held_max, self._snapshot)
@@ -86,10 +88,15 @@ class App:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+            if self._tracer is not None:
+                await asyncio.to_thread(self._tracer.close)
 
     def snapshot(self) -> Snapshot:
         """This process's own numbers."""
-        return self._proxy.metrics.snapshot(
+        metrics = self._proxy.metrics
+        metrics.scheduler_streams = self._scheduler.epoch
+        metrics.spans_lost = self._tracer.lost if self._tracer is not None else 0
+        return metrics.snapshot(
             held=self._scheduler.held,
             in_flight=self._scheduler.in_flight,
             runs=self._scheduler.runs,
@@ -168,8 +175,3 @@ def run(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
             runner.run(main())
     except PortTakenError as problem:
         sys.exit(str(problem))
-
-
-def set_up_logging() -> None:
-    """One line each, on standard error."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")

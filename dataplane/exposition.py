@@ -8,13 +8,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dataplane.metrics import BOUNDS_S, Snapshot
+from common.histogram import buckets
+from dataplane.metrics import BOUNDS_S, CLASSES, Snapshot
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS = {
-    "ttft": ("luftpause_dataplane_ttft_seconds", "From a streamed turn's arrival to its first token, in seconds"),
-    "duration": ("luftpause_dataplane_turn_seconds", "From a turn's arrival to its end, in seconds"),
+    "ttft": ("luftpause_dataplane_ttft_seconds", "From a streamed turn's arrival to its first token, by class"),
+    "duration": ("luftpause_dataplane_turn_seconds", "From a turn's arrival to its end, by class"),
 }
 _COUNTERS = {
     "tokens_prompt": ("luftpause_dataplane_prompt_tokens", "Prompt tokens, as engines told"),
@@ -22,6 +23,11 @@ _COUNTERS = {
     "tokens_cached": ("luftpause_dataplane_cached_tokens", "Prompt tokens from a prefix cache, as engines told"),
     "bytes_in": ("luftpause_dataplane_request_bytes", "Bytes of request bodies"),
     "bytes_out": ("luftpause_dataplane_reply_bytes", "Bytes of reply bodies, as engines sent them"),
+    "scheduler_streams": (
+        "luftpause_dataplane_scheduler_streams",
+        "Streams to the scheduler that were opened: one a worker, and one more each time it was lost",
+    ),
+    "spans_lost": ("luftpause_dataplane_lost_spans", "Spans that no collector took"),
 }
 _GAUGES = {
     "held": ("luftpause_dataplane_turns_held", "Turns that wait for admission"),
@@ -43,11 +49,18 @@ class _Collector(Collector):
         for key, count in self._snapshot["turns"].items():
             turns.add_metric(key.split(" "), count)
         yield turns
+        answers = CounterMetricFamily(
+            "luftpause_dataplane_answers", "Answers that were not an engine's, by HTTP status", labels=("status",)
+        )
+        for status, count in self._snapshot["answers"].items():
+            answers.add_metric((status,), count)
+        yield answers
         for key, (name, text) in _SECONDS.items():
-            *counts, total_s = self._snapshot["seconds"][key]
-            running = [sum(counts[: i + 1]) for i in range(len(counts))]
-            bounds = [*map(str, BOUNDS_S), "+Inf"]
-            yield HistogramMetricFamily(name, text, buckets=list(zip(bounds, running, strict=True)), sum_value=total_s)
+            family = HistogramMetricFamily(name, text, labels=("class",), unit="seconds")
+            for run_class in CLASSES.values():
+                *counts, total_s = self._snapshot["seconds"][f"{key} {run_class}"]
+                family.add_metric((run_class,), buckets(BOUNDS_S, counts), sum_value=total_s)
+            yield family
         for key, (name, text) in _COUNTERS.items():
             yield CounterMetricFamily(name, text, value=self._snapshot["counters"][key])
         for key, (name, text) in _GAUGES.items():

@@ -3,9 +3,10 @@ Prometheus."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections import Counter
 from typing import TypedDict
 
+from common.histogram import Histogram
 from dataplane.meter import Usage
 from protos import turn_pb2
 
@@ -21,51 +22,48 @@ class Snapshot(TypedDict):
     seconds: dict[str, list[float]]
     counters: dict[str, int]
     gauges: dict[str, int]
-
-
-class Histogram:
-    """Counts by `BOUNDS_S`, and the sum of what was counted."""
-
-    __slots__ = ("counts", "total_s")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_S) + 1)
-        self.total_s = 0.0
-
-    def add(self, value_s: float) -> None:
-        """Counts one duration."""
-        self.counts[bisect_left(BOUNDS_S, value_s)] += 1
-        self.total_s += value_s
+    answers: dict[str, int]
 
 
 class Metrics:
     """The numbers of one process since its start."""
 
     __slots__ = (
+        "_duration",
+        "_ttft",
         "_turns",
+        "answers",
         "bytes_in",
         "bytes_out",
-        "duration",
+        "scheduler_streams",
+        "spans_lost",
         "tokens_cached",
         "tokens_completion",
         "tokens_prompt",
-        "ttft",
     )
 
     def __init__(self) -> None:
         self._turns = dict.fromkeys(((c, o) for c in CLASSES for o in OUTCOMES), 0)
-        self.ttft = Histogram()
-        self.duration = Histogram()
+        self._ttft = {c: Histogram(BOUNDS_S) for c in CLASSES}
+        self._duration = {c: Histogram(BOUNDS_S) for c in CLASSES}
         self.tokens_prompt = 0
         self.tokens_completion = 0
         self.tokens_cached = 0
         self.bytes_in = 0
         self.bytes_out = 0
+        self.answers: Counter[int] = Counter()
+        """Answers that were not an engine's, by HTTP status."""
+        self.scheduler_streams = 0
+        self.spans_lost = 0
 
     def turn_over(self, run_class: turn_pb2.RunClass.ValueType, outcome: str, duration_s: float) -> None:
         """One turn is over, with one of `OUTCOMES`, `duration_s` after it arrived."""
         self._turns[run_class, outcome] += 1
-        self.duration.add(duration_s)
+        self._duration[run_class].add(duration_s)
+
+    def first_token(self, run_class: turn_pb2.RunClass.ValueType, ttft_s: float) -> None:
+        """The first token of a streamed turn came `ttft_s` after the turn's arrival."""
+        self._ttft[run_class].add(ttft_s)
 
     def used(self, usage: Usage) -> None:
         """An engine told the tokens of a turn."""
@@ -78,8 +76,9 @@ class Metrics:
         return {
             "turns": {f"{CLASSES[c]} {outcome}": n for (c, outcome), n in self._turns.items()},
             "seconds": {
-                name: [*histogram.counts, histogram.total_s]
-                for name, histogram in (("ttft", self.ttft), ("duration", self.duration))
+                f"{name} {CLASSES[c]}": [*histograms[c].counts, histograms[c].total_s]
+                for name, histograms in (("ttft", self._ttft), ("duration", self._duration))
+                for c in CLASSES
             },
             "counters": {
                 "tokens_prompt": self.tokens_prompt,
@@ -87,7 +86,10 @@ class Metrics:
                 "tokens_cached": self.tokens_cached,
                 "bytes_in": self.bytes_in,
                 "bytes_out": self.bytes_out,
+                "scheduler_streams": self.scheduler_streams,
+                "spans_lost": self.spans_lost,
             },
+            "answers": {str(status): n for status, n in sorted(self.answers.items())},
             "gauges": gauges,
         }
 
@@ -103,5 +105,6 @@ def add_up(snapshots: list[Snapshot]) -> Snapshot:
             },
             "counters": {k: n + other["counters"].get(k, 0) for k, n in first["counters"].items()},
             "gauges": {k: n + other["gauges"].get(k, 0) for k, n in first["gauges"].items()},
+            "answers": dict(Counter(first["answers"]) + Counter(other["answers"])),
         }
     return first

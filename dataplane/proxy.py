@@ -15,6 +15,7 @@ from typing import Protocol
 
 from common.ids import ReplicaName
 from common.pool import Pool
+from common.tracing import Tracer
 from dataplane import chat, errors
 from dataplane.fresh_ids import id_source
 from dataplane.identity import Identity
@@ -23,6 +24,7 @@ from dataplane.metrics import Metrics
 from dataplane.request import Request
 from dataplane.scheduler_client import SchedulerClient
 from dataplane.tickets import Ticket
+from dataplane.turn_trace import TurnTrace, log_turn, passed_on
 from dataplane.upstream import Endpoint, EngineConnection, EngineError, Reply
 from protos import turn_pb2
 
@@ -64,8 +66,9 @@ class Client(Protocol):
 class Proxy:
     """What all turns of a process share."""
 
-    def __init__(self, scheduler: SchedulerClient, pool: Pool) -> None:
+    def __init__(self, scheduler: SchedulerClient, pool: Pool, tracer: Tracer | None = None) -> None:
         self.scheduler = scheduler
+        self.tracer = tracer
         self.metrics = Metrics()
         self.new_run_id = id_source("run")
         self.new_turn_id = id_source("turn")
@@ -118,6 +121,7 @@ class Turn:
         "_request",
         "_silent_s",
         "_ticket",
+        "_trace",
         "_write",
     )
 
@@ -148,6 +152,7 @@ class Turn:
         proxy = self._proxy
         proxy.metrics.bytes_in += len(body)
         self._body = body
+        self._trace = trace = TurnTrace(proxy.tracer, request) if proxy.tracer is not None else None
         self._lines = request.lines
         self._request = parsed
         self._ticket = Ticket(
@@ -160,7 +165,7 @@ class Turn:
                 kind=turn_pb2.REPLICA_KIND_GENERATIVE,
                 model=parsed.model,
                 tool_call_ids=() if identity.run_id else parsed.tool_call_ids(),
-                traceparent=request.headers.get(b"traceparent", b"").decode("latin-1")[:256],
+                traceparent=trace.traceparent if trace is not None else passed_on(request),
             ),
             self,
         )
@@ -223,7 +228,7 @@ class Turn:
 
     def refused(self, refusal: turn_pb2.Refusal) -> None:
         """Tells the client."""
-        self._over("refused")
+        self._over("refused", refusal.message)
         run_id = self._ticket.message.run_id
         self._client.answer_error(errors.refused(refusal), run_id)
 
@@ -304,8 +309,9 @@ class Turn:
         self._engine = engine
         self._lines[0] = self._endpoint.request_line("/chat/completions")
         body = self._body
-        self._lines[-1] = b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
+        self._lines[-1] = b"x-request-id: %b\r\n%bcontent-length: %d\r\n\r\n" % (
             self._ticket.turn_id.encode(),
+            self._trace.engine_line() if self._trace is not None else b"",
             len(body),
         )
         engine.send(self, b"".join(self._lines), body)
@@ -316,7 +322,10 @@ class Turn:
         meter.news = False
         if meter.first_token and not ticket.first_token:
             proxy.scheduler.first_token(ticket)
-            proxy.metrics.ttft.add(time.monotonic() - ticket.arrived_at)
+            ttft_s = time.monotonic() - ticket.arrived_at
+            proxy.metrics.first_token(ticket.message.run_class, ttft_s)
+            if self._trace is not None:
+                self._trace.ttft_s = ttft_s
         if meter.done and not self._ended:
             self._report_end()
 
@@ -368,7 +377,7 @@ class Turn:
     def _fail(self, problem: str) -> None:
         self._ended = True
         self._proxy.scheduler.failed(self._ticket, problem)
-        self._over("failed")
+        self._over("failed", problem)
 
     def _drop_engine(self) -> None:
         if self._connecting is not None:
@@ -378,8 +387,11 @@ class Turn:
             self._engine.abort()
             self._engine = None
 
-    def _over(self, outcome: str) -> None:
+    def _over(self, outcome: str, problem: str = "") -> None:
         metrics, ticket = self._proxy.metrics, self._ticket
         duration_s = time.monotonic() - ticket.arrived_at
         metrics.turn_over(ticket.message.run_class, outcome, duration_s)
         metrics.bytes_out += self._relayed
+        if self._trace is not None:
+            self._trace.over(ticket, outcome, problem, self._meter if self._reply is not None else None)
+        log_turn(ticket, outcome, duration_s)

@@ -81,6 +81,11 @@ class SchedulerClient:
         """Whether the scheduler has been told everything, so that turns are placed."""
 
     @property
+    def epoch(self) -> int:
+        """Streams to the scheduler opened since the start."""
+        return self._epoch
+
+    @property
     def held(self) -> int:
         """Turns that wait for their admission."""
         return len(self._held)

@@ -344,6 +344,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _send(self, answer: Answer) -> None:
+        self._server.proxy.metrics.answers[answer.status] += 1
         head_only = self._served is not None and self._served.method == "HEAD"
         self.write(
             b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n%b%b%b"

@@ -6,6 +6,7 @@ import asyncio
 import pathlib
 import sys
 
+from common.logs import set_up_logging
 from dataplane import app, workers
 from dataplane.config import DataplaneConfig
 
@@ -25,7 +26,7 @@ def main() -> None:
     """Serves until SIGTERM or SIGINT, or until the parent is gone."""
     number, folder, port = int(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3])
     config = DataplaneConfig.read()
-    app.set_up_logging()
+    set_up_logging(config.log_level)
     peers = workers.Peers(folder, number)
     worker = app.App(config, app.read_pool(config), peers.gather)
 

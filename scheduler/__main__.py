@@ -18,8 +18,10 @@ from typing import Any
 import uvloop
 
 from common.auth import Guard
+from common.logs import set_up_logging
 from common.pool import PoolError, Replica, load
 from common.signals import serve_until_signal
+from common.tracing import Tracer, open_tracer
 from scheduler import http, replicas, service
 from scheduler.config import SchedulerConfig
 from scheduler.host import Host
@@ -37,7 +39,7 @@ log = logging.getLogger("scheduler")
 def main() -> None:
     """Entry point."""
     config = SchedulerConfig.read()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")
+    set_up_logging(config.log_level)
     if config.pool is None:
         sys.exit("setting LUFTPAUSE_POOL: expected the path of a pool file")
     try:
@@ -47,15 +49,21 @@ def main() -> None:
     except PoolError as error:
         sys.exit(str(error))
     guard = config.guard()
+    tracer = open_tracer(config, "scheduler")
     gc.freeze()
     gc.set_threshold(GARBAGE_COLLECTION_OBJECTS)
-    sys.exit(uvloop.run(serve_until_signal(lambda stop: _serve(config, guard, pool.replicas, stop))))
+    code = uvloop.run(serve_until_signal(lambda stop: _serve(config, guard, pool.replicas, tracer, stop)))
+    if tracer is not None:
+        tracer.close()
+    sys.exit(code)
 
 
-async def _serve(config: SchedulerConfig, guard: Guard, pool: tuple[Replica, ...], stop: asyncio.Event) -> int:
+async def _serve(
+    config: SchedulerConfig, guard: Guard, pool: tuple[Replica, ...], tracer: Tracer | None, stop: asyncio.Event
+) -> int:
     """Runs everything until `stop` or a fault; the exit code."""
     # Later than any sequence of a scheduler before this one: 2^20 placements a millisecond are out of reach.
-    host = Host(pool, first_sequence=int(time.time() * 1000) << 20)
+    host = Host(pool, first_sequence=int(time.time() * 1000) << 20, tracer=tracer)
     try:
         _check_free(config.host, config.port)
         server, port = await service.start(host, _address(config.host, config.port), guard)

@@ -13,8 +13,11 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from common.histogram import buckets
+from scheduler.effects import Reason
+from scheduler.events import DataplaneResynced, Event, RunClass
 from scheduler.summary import ReplicaSummary, Summary
-from scheduler.tally import BATCH_BOUNDS_S, Tally
+from scheduler.tally import BATCH_BOUNDS_S, HELD_BOUNDS_S, Tally
 
 PREFIX = "luftpause_scheduler_"
 
@@ -34,41 +37,52 @@ class _Snapshot(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families."""
         yield from _counters(self._tally)
-        yield _durations(self._tally)
+        yield from _durations(self._tally)
         yield from _replicas(self._summary.replicas)
         yield from _queues(self._summary)
 
 
 def _counters(tally: Tally) -> Iterator[Metric]:
     events = CounterMetricFamily(PREFIX + "events", "Events decided, by kind", labels=("kind",))
-    for kind, count in tally.events.items():
-        events.add_metric((kind,), count)
+    for kind in Event.__args__:
+        events.add_metric((kind.__name__,), tally.events[kind.__name__])
     placements = CounterMetricFamily(PREFIX + "placements", "Turns placed, by replica", labels=("replica",))
     for replica, count in tally.placements.items():
         placements.add_metric((replica,), count)
     refusals = CounterMetricFamily(PREFIX + "refusals", "Turns refused, by reason", labels=("reason",))
-    for reason, count in tally.refusals.items():
-        refusals.add_metric((reason.name.lower(),), count)
+    for reason in Reason:
+        refusals.add_metric((reason.name.lower(),), tally.refusals[reason])
     yield events
     yield placements
     yield refusals
-    yield CounterMetricFamily(PREFIX + "invalid", "Messages, or parts of one, that broke the contract", tally.invalid)
-    yield CounterMetricFamily(
-        PREFIX + "expiries", "Turns in flight dropped since nobody reported or renewed them in time", tally.expiries
-    )
+    for name, text, value in (
+        ("invalid_messages", "Messages, or parts of one, that broke the contract", tally.invalid),
+        ("expired_turns", "Turns in flight dropped since nobody reported or renewed them in time", tally.expiries),
+        ("dispatch_streams", "Streams that dataplanes opened; each reconnection is one more", tally.streams_opened),
+        ("resyncs", "Resyncs applied: what a dataplane told after its start or a reconnection", _resyncs(tally)),
+        ("lost_spans", "Spans that no collector took", tally.spans_lost),
+    ):
+        yield CounterMetricFamily(PREFIX + name, text, value)
+    yield GaugeMetricFamily(PREFIX + "dataplanes", "Dataplanes that are connected", tally.dataplanes)
 
 
-def _durations(tally: Tally) -> Metric:
-    buckets: list[tuple[str, float]] = []
-    total = 0
-    for bound, count in zip((*map(str, BATCH_BOUNDS_S), "+Inf"), tally.batches, strict=True):
-        total += count
-        buckets.append((bound, total))
-    family = HistogramMetricFamily(
+def _resyncs(tally: Tally) -> int:
+    return tally.events[DataplaneResynced.__name__]
+
+
+def _durations(tally: Tally) -> Iterator[Metric]:
+    batches = HistogramMetricFamily(
         PREFIX + "batch_seconds", "Time to decide and perform one batch of events", unit="seconds"
     )
-    family.add_metric((), buckets, sum_value=tally.batches_s)
-    return family
+    batches.add_metric((), buckets(BATCH_BOUNDS_S, tally.batches.counts), sum_value=tally.batches.total_s)
+    held = HistogramMetricFamily(
+        PREFIX + "held_seconds", "How long placed turns had been held, by class", labels=("class",), unit="seconds"
+    )
+    for run_class, histogram in tally.held.items():
+        told = buckets(HELD_BOUNDS_S, histogram.counts)
+        held.add_metric((run_class.name.lower(),), told, sum_value=histogram.total_s)
+    yield batches
+    yield held
 
 
 def _replicas(replicas: tuple[ReplicaSummary, ...]) -> Iterator[Metric]:
@@ -91,12 +105,12 @@ def _replicas(replicas: tuple[ReplicaSummary, ...]) -> Iterator[Metric]:
 
 
 def _queues(summary: Summary) -> Iterator[Metric]:
-    held: dict[str, int] = {}
-    oldest_s: dict[str, float] = {}
+    held: dict[str, int] = {run_class.name.lower(): 0 for run_class in RunClass}
+    oldest_s: dict[str, float] = dict.fromkeys(held, 0.0)
     for entry in summary.held:
         name = entry.run_class.name.lower()
-        held[name] = held.get(name, 0) + entry.turns
-        oldest_s[name] = max(oldest_s.get(name, 0.0), entry.oldest_wait_s)
+        held[name] += entry.turns
+        oldest_s[name] = max(oldest_s[name], entry.oldest_wait_s)
     turns = GaugeMetricFamily(PREFIX + "held_turns", "Turns waiting for admission, by class", labels=("class",))
     waits = GaugeMetricFamily(
         PREFIX + "oldest_wait_seconds", "Longest wait of a held turn, by class", labels=("class",)

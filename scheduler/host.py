@@ -22,6 +22,7 @@ from typing import Protocol, assert_never
 
 from common.ids import DataplaneId, ReplicaName
 from common.pool import Replica
+from common.tracing import Tracer
 from scheduler.core import decide
 from scheduler.effects import Effect, LogExpiry, PlaceTurn, RefuseTurn
 from scheduler.events import Event, ReplicaProbed, RunEnded, Ticked
@@ -50,7 +51,7 @@ class Outlet(Protocol):
 class Host:
     """See the module. `failed` is set once, when the process has to end."""
 
-    def __init__(self, replicas: Sequence[Replica], first_sequence: int) -> None:
+    def __init__(self, replicas: Sequence[Replica], first_sequence: int, tracer: Tracer | None = None) -> None:
         """Needs a running event loop, whose clock is the events' clock."""
         self._clock = asyncio.get_running_loop().time
         self._urls = {replica.name: replica.url for replica in replicas}
@@ -59,6 +60,8 @@ class Host:
         self.state: State = initial(tuple(replicas), self._clock(), first_sequence)
         self.tally = Tally()
         self.failed = asyncio.Event()
+        self.tracer = tracer
+        """What the outlets make the spans of admissions with; None: nothing is traced."""
 
     def now(self) -> float:
         """The time that an event told now carries."""
@@ -95,7 +98,7 @@ class Host:
             if isinstance(event, RunEnded):
                 for outlet in self._outlets.values():
                     outlet.end_run(event)
-        self.tally.add_batch(perf_counter() - started)
+        self.tally.batches.add(perf_counter() - started)
 
     def tell_probe(self, probe: ReplicaProbed) -> None:
         """Tells what a probe told."""
@@ -121,6 +124,9 @@ class Host:
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, PlaceTurn):
             self.tally.placements[effect.replica] += 1
+            turn = self.state.turns.get(effect.turn_id)
+            if turn is not None:
+                self.tally.held[turn.request.run_class].add(effect.held_s)
             outlet = self._outlets.get(effect.dataplane)
             if outlet is None:
                 log.warning("event=placed_for_nobody turn=%s dataplane=%s", effect.turn_id, effect.dataplane)

@@ -45,6 +45,7 @@ def _surface(host: Host, page: str, guard: Guard) -> Callable[[web.Request], Awa
     page_headers = {"Content-Security-Policy": _page_policy(page)}
 
     def metrics() -> web.Response:
+        host.tally.spans_lost = host.tracer.lost if host.tracer is not None else 0
         body = exposition.render(host.summary(), host.tally)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from common.ids import DataplaneId, TurnId
 from protos import turn_pb2
 from protos.scheduler_pb2 import DispatchRequest, DispatchResponse
-from scheduler import wire
+from scheduler import admit_span, wire
 from scheduler.effects import PlaceTurn, RefuseTurn
 from scheduler.events import DataplaneResynced, Event, RunEnded, StreamLost, TurnAbandoned, TurnArrived, TurnsRenewed
 from scheduler.host import Host
@@ -62,12 +62,15 @@ class Dispatch:
             older.close(grpc.StatusCode.ABORTED, f"fenced by epoch {stream.epoch}")
         self._streams[stream.dataplane] = stream
         self.host.attach(stream.dataplane, stream)
+        self.host.tally.streams_opened += 1
+        self.host.tally.dataplanes = len(self._streams)
         log.info("event=dataplane_connected dataplane=%s epoch=%d", stream.dataplane, stream.epoch)
         return None
 
     def lose(self, stream: Stream) -> None:
         """`stream`, which was open, is no more. Its dataplane will admit its held turns again, in a new stream."""
         del self._streams[stream.dataplane]
+        self.host.tally.dataplanes = len(self._streams)
         self._unacknowledged.discard(stream)
         self.host.detach(stream.dataplane)
         log.info("event=dataplane_lost dataplane=%s epoch=%d", stream.dataplane, stream.epoch)
@@ -136,11 +139,15 @@ class Stream:
         """See `host.Outlet`."""
         traceparent = self._traceparents.pop(effect.turn_id, "") if self._traceparents else ""
         wire.write_placement(self._answer().placements.add(), effect, url, traceparent)
+        if traceparent and self._host.tracer is not None:
+            admit_span.placed(self._host.tracer, effect, traceparent)
 
     def refuse(self, effect: RefuseTurn) -> None:
         """See `host.Outlet`."""
         traceparent = self._traceparents.pop(effect.turn_id, "")
         wire.write_refusal(self._answer().refusals.add(), effect.turn_id, effect.reason, effect.message, traceparent)
+        if traceparent and self._host.tracer is not None:
+            admit_span.refused(self._host.tracer, effect, traceparent)
 
     def end_run(self, event: RunEnded) -> None:
         """See `host.Outlet`."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 
+from common.histogram import Histogram
 from common.ids import ReplicaName
 from scheduler.effects import Reason
+from scheduler.events import RunClass
 
 BATCH_BOUNDS_S = (0.000_025, 0.000_1, 0.000_25, 0.001, 0.002_5, 0.01, 0.025, 0.1, 0.25, 1.0)
 """Upper bounds of the histogram of batch durations, seconds."""
+HELD_BOUNDS_S = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+"""Those of the time that turns are held."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts since the start."""
+    """Counts since the start, and what is counted nowhere else."""
 
     events: Counter[str] = field(default_factory=Counter)
     """By the event's name."""
@@ -24,12 +27,12 @@ class Tally:
     invalid: int = 0
     """Messages, or parts of one, that broke the contract."""
     expiries: int = 0
-    batches: list[int] = field(default_factory=lambda: [0] * (len(BATCH_BOUNDS_S) + 1))
-    """Batches by duration: the n-th took at most the n-th bound, the last longer than all."""
-    batches_s: float = 0.0
-    """Duration of all batches together."""
-
-    def add_batch(self, duration_s: float) -> None:
-        """Counts one batch of events and how long deciding and performing it took."""
-        self.batches[bisect_left(BATCH_BOUNDS_S, duration_s)] += 1
-        self.batches_s += duration_s
+    dataplanes: int = 0
+    """Those that have a Dispatch stream now."""
+    streams_opened: int = 0
+    spans_lost: int = 0
+    """As the tracer told when somebody asked last."""
+    batches: Histogram = field(default_factory=lambda: Histogram(BATCH_BOUNDS_S))
+    """How long deciding and performing a batch of events took."""
+    held: dict[RunClass, Histogram] = field(default_factory=lambda: {c: Histogram(HELD_BOUNDS_S) for c in RunClass})
+    """How long placed turns had been held."""

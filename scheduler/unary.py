@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from common.ids import DataplaneId, TurnId
 from protos.scheduler_pb2 import AdmitResponse
-from scheduler import wire
+from scheduler import admit_span, wire
 from scheduler.effects import PlaceTurn, RefuseTurn
 from scheduler.events import Request, RunEnded, TurnAbandoned, TurnArrived
 from scheduler.host import Host
@@ -62,6 +62,8 @@ class UnaryAdmissions:
         if waiting is not None and not waiting.answer.done():
             response = AdmitResponse()
             wire.write_placement(response.placement, effect, url, waiting.traceparent)
+            if waiting.traceparent and self._host.tracer is not None:
+                admit_span.placed(self._host.tracer, effect, waiting.traceparent)
             waiting.answer.set_result(response)
 
     def refuse(self, effect: RefuseTurn) -> None:
@@ -71,6 +73,8 @@ class UnaryAdmissions:
             response = AdmitResponse()
             refusal = response.refusal
             wire.write_refusal(refusal, effect.turn_id, effect.reason, effect.message, waiting.traceparent)
+            if waiting.traceparent and self._host.tracer is not None:
+                admit_span.refused(self._host.tracer, effect, waiting.traceparent)
             waiting.answer.set_result(response)
 
     def end_run(self, event: RunEnded) -> None:

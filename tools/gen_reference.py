@@ -66,16 +66,16 @@ def settings() -> Iterator[str]:
     )
     yield "### Of all services\n"
     shared = ServiceConfig.model_fields
-    yield _fields("LUFTPAUSE_", shared)
+    yield _fields(ServiceConfig, shared)
     for title, config in CONFIGS:
         own = {name: field for name, field in config.model_fields.items() if name not in shared}
         yield f"### {title}\n"
-        yield _fields(str(config.model_config["env_prefix"]), own)
+        yield _fields(config, own)
 
 
-def _fields(prefix: str, fields: dict[str, FieldInfo]) -> str:
+def _fields(config: type[ServiceConfig], fields: dict[str, FieldInfo]) -> str:
     rows = [
-        (f"`{prefix}{name.upper()}`", _default(field.default), field.description or "")
+        (f"`{config.variable(name)}`", _default(field.default), field.description or "")
         for name, field in fields.items()
     ]
     return table(("variable", "default", "what it is"), *rows)

@@ -54,7 +54,8 @@ def test_a_shared_setting_under_a_services_prefix_is_refused(monkeypatch: pytest
     text = said(monkeypatch, LUFTPAUSE_EXAMPLE_TOKEN="sesame")
     assert text == (
         "unknown setting LUFTPAUSE_EXAMPLE_TOKEN; known: LUFTPAUSE_EXAMPLE_KEY, LUFTPAUSE_EXAMPLE_PORT, "
-        "LUFTPAUSE_POOL, LUFTPAUSE_STATE, LUFTPAUSE_TOKEN, LUFTPAUSE_TOKENS"
+        "LUFTPAUSE_LOG_LEVEL, LUFTPAUSE_POOL, LUFTPAUSE_STATE, LUFTPAUSE_TOKEN, LUFTPAUSE_TOKENS, "
+        "OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_PROTOCOL"
     )
 
 

@@ -271,8 +271,8 @@ async def test_metrics_count_turns(rig: Rig) -> None:
     for line in (
         'luftpause_dataplane_turns_total{class="batch",outcome="ended"} 2.0',
         "luftpause_dataplane_prompt_tokens_total 24.0",
-        "luftpause_dataplane_ttft_seconds_count 1.0",
-        "luftpause_dataplane_turn_seconds_count 2.0",
+        'luftpause_dataplane_ttft_seconds_count{class="batch"} 1.0',
+        'luftpause_dataplane_turn_seconds_count{class="batch"} 2.0',
         "luftpause_dataplane_turns_in_flight 0.0",
         "luftpause_dataplane_schedulers_connected 1.0",
     ):
