@@ -52,14 +52,18 @@ def main() -> None:
     tracer = open_tracer(config, "scheduler")
     gc.freeze()
     gc.set_threshold(GARBAGE_COLLECTION_OBJECTS)
-    code = uvloop.run(serve_until_signal(lambda stop: _serve(config, guard, pool.replicas, tracer, stop)))
+    code = uvloop.run(serve_until_signal(lambda stop: _serve(config, guard, pool.replicas, stop, tracer)))
     if tracer is not None:
         tracer.close()
     sys.exit(code)
 
 
 async def _serve(
-    config: SchedulerConfig, guard: Guard, pool: tuple[Replica, ...], tracer: Tracer | None, stop: asyncio.Event
+    config: SchedulerConfig,
+    guard: Guard,
+    pool: tuple[Replica, ...],
+    stop: asyncio.Event,
+    tracer: Tracer | None = None,
 ) -> int:
     """Runs everything until `stop` or a fault; the exit code."""
     # Later than any sequence of a scheduler before this one: 2^20 placements a millisecond are out of reach.

@@ -61,14 +61,15 @@ def grpc_collector() -> Iterator[Collector]:
     """Takes spans over gRPC while the block runs."""
     collector = Collector()
 
-    class Service(trace_service_pb2_grpc.TraceServiceServicer):
+    class Service:
         def Export(self, request: Any, _context: Any) -> Any:  # noqa: N802
             collector.take(request)
             return trace_service_pb2.ExportTraceServiceResponse()
 
     with ThreadPoolExecutor(4) as workers:
         server = grpc.server(workers)
-        trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Service(), server)
+        register: Any = trace_service_pb2_grpc.add_TraceServiceServicer_to_server
+        register(Service(), server)
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         collector.settings = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from common import span_export
 from common.trace_context import TraceContext, parse
-from common.tracing import Tracer, open_tracer
+from common.tracing import Attributes, Tracer, open_tracer
 from scheduler.config import SchedulerConfig
 from tests.collector import Collector, grpc_collector, http_collector
 from tests.waiting import wait_until_sync
@@ -37,9 +38,14 @@ def tracing(monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]) -> Iterat
 def make(tracer: Tracer, name: str = "work", parent: TraceContext | None = PARENT) -> TraceContext:
     """One span of 1.5 s."""
     span = tracer.begin(parent, name)
-    attributes = {"text": "a", "number": 7, "share": 0.5, "yes": True, "list": ("b", "c")}
+    attributes: Attributes = {"text": "a", "number": 7, "share": 0.5, "yes": True, "list": ("b", "c")}
     tracer.end(name, "client", span, parent, duration_s=1.5, attributes=attributes, error="it broke")
     return span
+
+
+def tracer_lost(tracer: Tracer, spans: int) -> bool:
+    """Whether so many spans are lost."""
+    return tracer.lost == spans
 
 
 @pytest.mark.parametrize("opened", [grpc_collector, http_collector])
@@ -91,7 +97,7 @@ def test_what_no_collector_takes_is_counted_and_told_once(
     with tracing(monkeypatch, refused) as tracer:
         for lost in (1, 2, 3):
             make(tracer)
-            wait_until_sync(lambda lost=lost: tracer.lost == lost, what=f"{lost} lost")
+            wait_until_sync(functools.partial(tracer_lost, tracer, lost))
     assert [record.getMessage() for record in caplog.records] == [
         "event=spans_not_exported collector=127.0.0.1:1 lost=1"
     ]
