@@ -25,10 +25,11 @@ class EngineUrlError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One `--engine URL`, with the `--engine-key-env NAME` that followed it."""
+    """One `--engine URL`, with the `--engine-key-env NAME` that followed it; or a fake one, perhaps a classifier."""
 
     url: str
     key_env: str | None = None
+    is_classifier: bool = False
 
 
 def pair_keys(arguments: Sequence[str]) -> list[Engine]:
@@ -51,10 +52,16 @@ def pair_keys(arguments: Sequence[str]) -> list[Engine]:
 
 
 def pool_text(engines: Sequence[Engine]) -> str:
-    """A pool file of `engines`, named engine-1, engine-2, … Raises EngineUrlError where a URL is none."""
+    """A pool file of `engines`, named engine-1, engine-2, …; a classifier is a one-shot replica of that name.
+
+    Raises EngineUrlError where a URL is none.
+    """
     tables = []
     for number, engine in enumerate(engines, 1):
-        lines = ["[[replica]]", f'name = "engine-{number}"', f"url = {json.dumps(engine.url, ensure_ascii=False)}"]
+        name = "classifier" if engine.is_classifier else f"engine-{number}"
+        lines = ["[[replica]]", f'name = "{name}"', f"url = {json.dumps(engine.url, ensure_ascii=False)}"]
+        if engine.is_classifier:
+            lines.append('kind = "one-shot"')
         if engine.key_env is not None:
             lines.append(f"key_env = {json.dumps(engine.key_env, ensure_ascii=False)}")
         text = "\n".join(lines) + "\n"

@@ -62,7 +62,7 @@ def runs(
     if context.invoked_subcommand is not None:
         sources = (context.get_parameter_source(name) for name in context.params)
         if any(source is not None and source.name == "COMMANDLINE" for source in sources):
-            options.fail(f"put the options behind 'runs {context.invoked_subcommand}'")
+            options.misused(f"put the options behind 'runs {context.invoked_subcommand}'")
         return
     now = time.time()
     told = [runs_report.listing(run, now) for run in _do(state_folder, target, lambda runs: runs.all())]

@@ -40,13 +40,18 @@ class Ports:
     runtime: int = 7000
     runtime_grpc: int = 7001
     engine: int = 9001
-    """Of the first fake engine; the others follow."""
+    """Of the first fake engine; the others follow, and behind them the classifier."""
     tools: int = 9100
 
     @property
     def engine_urls(self) -> tuple[str, ...]:
         """The fake engines' URLs."""
         return tuple(f"http://{HOST}:{self.engine + n}" for n in range(FAKE_ENGINES))
+
+    @property
+    def classifier_url(self) -> str:
+        """The fake engine that is the pool's one-shot replica."""
+        return f"http://{HOST}:{self.engine + FAKE_ENGINES}"
 
     @property
     def dataplane_url(self) -> str:
@@ -113,13 +118,13 @@ class Service:
 
 def table(ports: Ports, workers: int) -> dict[str, Service]:
     """Every service of one instance by its name, in the order of starting. `workers` is dataplane processes."""
-    engine_ports = [ports.engine + n for n in range(FAKE_ENGINES)]
+    engine_ports = [ports.engine + n for n in range(FAKE_ENGINES + 1)]
     services = (
         Service(
             name="engines",
             module="fakes.engine",
             ports=tuple(("--engine-port", port) for port in engine_ports),
-            health_urls=tuple(f"{url}/health" for url in ports.engine_urls),
+            health_urls=tuple(f"{url}/health" for url in (*ports.engine_urls, ports.classifier_url)),
             settings={"LUFTPAUSE_ENGINE_PORTS": ",".join(map(str, engine_ports))},
         ),
         Service(

@@ -70,14 +70,14 @@ def up(
     status_port: Annotated[int, _port("HTTP port of the scheduler's status.")] = 5001,
     runtime_port: Annotated[int, _port("HTTP port of the runtime: MCP and status.")] = 7000,
     runtime_grpc_port: Annotated[int, _port("gRPC port of the runtime.")] = 7001,
-    engine_port: Annotated[int, _port("Port of the first fake engine; the second has the next one.")] = 9001,
+    engine_port: Annotated[int, _port("Port of the first fake engine; the other and the classifier follow.")] = 9001,
     tools_port: Annotated[int, _port("Port of the fake tool server.")] = 9100,
 ) -> None:
     """Start luftpause on this machine, and stop it on Ctrl-C.
 
-    Without --engine and --pool it starts two fake engines, and without LUFTPAUSE_RUNTIME_TOOLS a fake tool server.
-    Where it is up already, it says so and exits 0; the options of that call change nothing. It exits 1 if a service
-    ends by itself.
+    Without --engine and --pool it starts two fake engines and a fake classifier, and without LUFTPAUSE_RUNTIME_TOOLS a
+    fake tool server. Where it is up already, it says so and exits 0; the options of that call change nothing. It exits
+    1 if a service ends by itself.
     """
     engines: list[replicas.Engine] = ctx.meta[_ENGINES]
     _check_environment()
@@ -94,7 +94,8 @@ def up(
     )
     names = _names(only, engines_are_real=bool(engines or pool))
     wanted = _wanted(names, chosen, workers)
-    named = engines or [replicas.Engine(url) for url in chosen.engine_urls]
+    fakes = [*map(replicas.Engine, chosen.engine_urls), replicas.Engine(chosen.classifier_url, is_classifier=True)]
+    named = engines or fakes
 
     def settings() -> dict[str, str]:
         file = replicas.prepare(state_folder, pool, named, check=bool(engines or pool))
@@ -280,11 +281,12 @@ def _addresses(instance: state.Instance) -> str:
         ("runtime", "runtime", f"{_mcp_url(instance, '--runtime-port')}  (an MCP server)"),
         ("tools", "tools", f"{_mcp_url(instance, '--tools-port')}  (a fake MCP tool server)"),
     ]
+    labels = ["engine"] * services.FAKE_ENGINES + ["classifier"]
     rows += [
-        ("engines", "engine", url.removesuffix("/health"))
+        ("engines", label, url.removesuffix("/health"))
         for service in instance.services
         if service.process.name == "engines"
-        for url in service.health_urls
+        for label, url in zip(labels, service.health_urls, strict=False)
     ]
     return "\n".join(f"  {label:<10} {value}" for name, label, value in rows if name in started)
 

@@ -53,7 +53,7 @@ class Place:
 
     def __post_init__(self) -> None:
         self.dataplane, self.scheduler, self.status, self.runtime, self.runtime_grpc, self.tools = free_ports(6)
-        self.engine = free_run(2)
+        self.engine = free_run(3)
 
     @property
     def state(self) -> pathlib.Path:

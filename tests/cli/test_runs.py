@@ -44,10 +44,10 @@ def asked(folder: pathlib.Path, *words: str) -> str:
     return done.stdout
 
 
-def refused(folder: pathlib.Path, *words: str) -> str:
+def refused(folder: pathlib.Path, *words: str, code: int = 1) -> str:
     """What a command prints that fails: one line."""
     done = call(folder, *words)
-    assert (done.returncode, done.stdout) == (1, ""), done.stdout
+    assert (done.returncode, done.stdout) == (code, ""), done.stdout
     (line,) = done.stderr.splitlines()
     return line
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_done_is_said_in_a_line(tmp_path: pathlib.Path, runtime: 
     assert "No such file" in refused(folder, "import", str(file), *to)
     file.write_text("{}")
     assert "expected what 'runs export' wrote" in refused(folder, "import", str(file), *to)
-    assert "put the options behind 'runs show'" in refused(folder, "--json", "show", "no")
+    assert "put the options behind 'runs show'" in refused(folder, "--json", "show", "no", code=2)
     assert "failed to connect" in refused(folder, "--runtime", "127.0.0.1:1")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,17 @@ def ask(port: int, token: str | None = None) -> tuple[http.client.HTTPResponse, 
         connection.close()
 
 
+def decided(port: int) -> dict[str, Any]:
+    """What the classifier makes of a text."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("POST", "/v1/decide", json.dumps({"input": "You have won a prize!"}))
+        told: dict[str, Any] = json.load(connection.getresponse())
+        return told
+    finally:
+        connection.close()
+
+
 def test_a_detached_up_answers_a_streamed_turn_and_leaves_no_process(place: Place) -> None:
     with place.detached("--workers", "2") as up:
         started = place.recorded()
@@ -46,9 +58,10 @@ def test_a_detached_up_answers_a_streamed_turn_and_leaves_no_process(place: Plac
         status = place.call("status")
         assert status.returncode == 0
         assert "engine-1" in status.stdout
+        assert decided(place.dataplane)["label"].startswith("LABEL_")
         assert "idle" in status.stdout
         report = json.loads(place.call("status", "--json").stdout)
-        assert [replica["healthy"] for replica in report["scheduler"]["replicas"]] == [True, True]
+        assert [replica["healthy"] for replica in report["scheduler"]["replicas"]] == [True, True, True]
         down = place.call("down")
     assert down.stderr == ""
     assert left(started) == []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
+import httpx2
 import pytest
 
 from tests.scheduler.test_host_node import DRIVE_S, installed_modules, run
@@ -18,7 +21,8 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with running_stack(tmp_path_factory.mktemp("stack"), settings={"LUFTPAUSE_ENGINE_SPEED": "10"}) as running:
+    settings = {"LUFTPAUSE_ENGINE_SPEED": "10"}
+    with running_stack(tmp_path_factory.mktemp("stack"), settings=settings, classifier=True) as running:
         yield running
 
 
@@ -45,6 +49,24 @@ def python(folder: pathlib.Path, *arguments: str) -> str:
 
 def test_the_client_of_the_readme_gets_a_reply(stack: Stack, tmp_path: pathlib.Path) -> None:
     assert python(tmp_path, "-c", shown("README.md", "python", stack)).strip()
+
+
+def test_decisions_are_as_the_guide_shows(stack: Stack) -> None:
+    guide = (ROOT / "docs/guide.md").read_text()
+    told = re.findall(r"/v1/decide [^$]*?-d '(\{.*\})'\n(\{.*\})$", guide, re.MULTILINE)
+    assert len(told) == 2
+    for body, answer in told:
+        got = httpx2.post(f"{stack.base_url}/decide", content=body, timeout=30)
+        assert rounded(got.json()) == json.loads(answer)
+
+
+def rounded(value: Any) -> Any:
+    """`value` with all its fractions to three places."""
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def test_python_drives_the_scheduler_as_the_guide_shows(stack: Stack, tmp_path: pathlib.Path) -> None:
