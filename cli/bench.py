@@ -77,3 +77,14 @@ def chaos(
         options.misused(f"--logs: expected a new or empty folder, {logs} is not")
     chosen = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     raise typer.Exit(main(minutes, chosen, json_output=print_json, logs=logs))
+
+
+@app.command()
+def decide(print_json: options.Json = False) -> None:
+    """What luftpause adds to a classifier's own latency, alone and beside 20 agents.
+
+    Engines and classifier are simulated. Takes about half a minute; its bars are for a machine that is not busy.
+    """
+    from loadgen.bench_decide import main  # noqa: PLC0415
+
+    raise typer.Exit(main(json_output=print_json))

@@ -113,13 +113,12 @@ class _WholeTurn:
     async def _send(self, endpoint: Endpoint) -> tuple[Reply, bytes]:
         """Head and body of the reply. Raises EngineError; a kept connection that turns out closed is replaced once."""
         traceparent = self._ticket.traceparent
-        head = self._line(
-            endpoint
-        ) + b"content-type: application/json\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
+        lines = b"content-type: application/json\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
             f"traceparent: {traceparent}\r\n".encode("latin-1") if traceparent else b"",
             self._ticket.turn_id.encode(),
             len(self._body),
         )
+        head = self._line(endpoint) + lines
         kept = endpoint.acquire()
         try:
             return await _exchanged(kept or await endpoint.connect(), head, self._body)

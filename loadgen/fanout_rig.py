@@ -72,14 +72,14 @@ async def running(lookup_s: float) -> AsyncIterator[Places]:
             "runtime": (runtime,),
         }
         parts = [start(module, python(module), None, settings) for module in modules]
-        await _wait_healthy(parts, [port for ports in modules.values() for port in ports])
+        await wait_healthy(parts, [port for ports in modules.values() for port in ports])
         engines = (f"http://{HOST}:{one}/v1", f"http://{HOST}:{two}/v1")
         yield Places(engines, f"http://{HOST}:{tools}/mcp", f"http://{HOST}:{runtime}/mcp")
         for part in parts:
             part.check()
 
 
-async def _wait_healthy(parts: Sequence[Started], ports: Sequence[int]) -> None:
+async def wait_healthy(parts: Sequence[Started], ports: Sequence[int]) -> None:
     """Returns once all say that they are healthy. Raises RigError if they do not, or end."""
     deadline = time.monotonic() + READY_WITHIN_S
     limits = aiohttp.ClientTimeout(total=_ANSWER_WITHIN_S)

@@ -1047,6 +1047,112 @@ class ApproveResponse(_message.Message):
 Global___ApproveResponse: _TypeAlias = ApproveResponse  # noqa: Y015
 
 @_typing.final
+class DecideRequest(_message.Message):
+    """A question about a text."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INPUT_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    input: _builtins.str
+    """The text; not empty, at most 1,000,000 characters."""
+    model: _builtins.str
+    """The model; empty: the first that a healthy replica of the kind serves."""
+    caller: _builtins.str
+    """Who asks, the unit of fairness; at most 128 bytes."""
+    traceparent: _builtins.str
+    """W3C trace context of the request."""
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """2 to 20 different labels to choose from, each a line of at most 256 characters: a generative model chooses. None: a
+        classifier (a one-shot replica) names a class of its own.
+        """
+
+    def __init__(
+        self,
+        *,
+        input: _builtins.str = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
+        model: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        traceparent: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "input", b"input", "labels", b"labels", "model", b"model", "traceparent", b"traceparent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecideRequest: _TypeAlias = DecideRequest  # noqa: Y015
+
+@_typing.final
+class DecideResponse(_message.Message):
+    """The label that fits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ProbabilitiesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    LABEL_FIELD_NUMBER: _builtins.int
+    PROBABILITIES_FIELD_NUMBER: _builtins.int
+    UNSCORED_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    PROBS_FIELD_NUMBER: _builtins.int
+    label: _builtins.str
+    """The likeliest label."""
+    model: _builtins.str
+    """The model that answered."""
+    @_builtins.property
+    def probabilities(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Probabilities by label; they add up to 1 over the labels that were scored. Of a classifier, only that of `label`."""
+
+    @_builtins.property
+    def unscored(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Labels that were not among the model's 20 likeliest first tokens, in the order of the request."""
+
+    @_builtins.property
+    def probs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """A classifier's probabilities in the order of its classes, whose names it does not tell."""
+
+    def __init__(
+        self,
+        *,
+        label: _builtins.str = ...,
+        probabilities: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        unscored: _abc.Iterable[_builtins.str] | None = ...,
+        model: _builtins.str = ...,
+        probs: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["label", b"label", "model", b"model", "probabilities", b"probabilities", "probs", b"probs", "unscored", b"unscored"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecideResponse: _TypeAlias = DecideResponse  # noqa: Y015
+
+@_typing.final
 class ExportRequest(_message.Message):
     """Which run to move."""
 

@@ -73,6 +73,11 @@ class RunsStub:
                 request_serializer=protos_dot_runtime__pb2.ApproveRequest.SerializeToString,
                 response_deserializer=protos_dot_runtime__pb2.ApproveResponse.FromString,
                 _registered_method=True)
+        self.Decide = channel.unary_unary(
+                '/luftpause.v1.Runs/Decide',
+                request_serializer=protos_dot_runtime__pb2.DecideRequest.SerializeToString,
+                response_deserializer=protos_dot_runtime__pb2.DecideResponse.FromString,
+                _registered_method=True)
         self.Export = channel.unary_unary(
                 '/luftpause.v1.Runs/Export',
                 request_serializer=protos_dot_runtime__pb2.ExportRequest.SerializeToString,
@@ -146,6 +151,14 @@ class RunsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Decide(self, request, context):
+        """Answers one small question about a text: which label fits. Makes no run. Fails with UNAVAILABLE where no engine
+        answers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Export(self, request, context):
         """Moves a run and everything below it out of this store, into a bundle that another runtime can go on with. When this
         answers, the runs are durably marked as moved and take no more writes here. Asked again, it gives the same bundle.
@@ -205,6 +218,11 @@ def add_RunsServicer_to_server(servicer, server):
                     servicer.Approve,
                     request_deserializer=protos_dot_runtime__pb2.ApproveRequest.FromString,
                     response_serializer=protos_dot_runtime__pb2.ApproveResponse.SerializeToString,
+            ),
+            'Decide': grpc.unary_unary_rpc_method_handler(
+                    servicer.Decide,
+                    request_deserializer=protos_dot_runtime__pb2.DecideRequest.FromString,
+                    response_serializer=protos_dot_runtime__pb2.DecideResponse.SerializeToString,
             ),
             'Export': grpc.unary_unary_rpc_method_handler(
                     servicer.Export,
@@ -415,6 +433,33 @@ class Runs:
             '/luftpause.v1.Runs/Approve',
             protos_dot_runtime__pb2.ApproveRequest.SerializeToString,
             protos_dot_runtime__pb2.ApproveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Decide(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luftpause.v1.Runs/Decide',
+            protos_dot_runtime__pb2.DecideRequest.SerializeToString,
+            protos_dot_runtime__pb2.DecideResponse.FromString,
             options,
             channel_credentials,
             insecure,

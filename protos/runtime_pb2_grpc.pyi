@@ -51,6 +51,10 @@ class RunsStub:
     """Ends a run and everything below it. Durable when this answers."""
     Approve: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ApproveRequest, _runtime_pb2.ApproveResponse]
     """Answers what a run asks a person. The answer is durable before anything follows from it."""
+    Decide: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.DecideRequest, _runtime_pb2.DecideResponse]
+    """Answers one small question about a text: which label fits. Makes no run. Fails with UNAVAILABLE where no engine
+    answers.
+    """
     Export: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ExportRequest, _runtime_pb2.ExportResponse]
     """Moves a run and everything below it out of this store, into a bundle that another runtime can go on with. When this
     answers, the runs are durably marked as moved and take no more writes here. Asked again, it gives the same bundle.
@@ -83,6 +87,10 @@ class RunsAsyncStub(RunsStub):
     """Ends a run and everything below it. Durable when this answers."""
     Approve: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ApproveRequest, _runtime_pb2.ApproveResponse]  # type: ignore[assignment]
     """Answers what a run asks a person. The answer is durable before anything follows from it."""
+    Decide: _aio.UnaryUnaryMultiCallable[_runtime_pb2.DecideRequest, _runtime_pb2.DecideResponse]  # type: ignore[assignment]
+    """Answers one small question about a text: which label fits. Makes no run. Fails with UNAVAILABLE where no engine
+    answers.
+    """
     Export: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ExportRequest, _runtime_pb2.ExportResponse]  # type: ignore[assignment]
     """Moves a run and everything below it out of this store, into a bundle that another runtime can go on with. When this
     answers, the runs are durably marked as moved and take no more writes here. Asked again, it gives the same bundle.
@@ -154,6 +162,16 @@ class RunsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_runtime_pb2.ApproveResponse, _abc.Awaitable[_runtime_pb2.ApproveResponse]]:
         """Answers what a run asks a person. The answer is durable before anything follows from it."""
+
+    @_abc_1.abstractmethod
+    def Decide(
+        self,
+        request: _runtime_pb2.DecideRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runtime_pb2.DecideResponse, _abc.Awaitable[_runtime_pb2.DecideResponse]]:
+        """Answers one small question about a text: which label fits. Makes no run. Fails with UNAVAILABLE where no engine
+        answers.
+        """
 
     @_abc_1.abstractmethod
     def Export(

@@ -48,6 +48,11 @@ class Access:
         except ForbiddenError as error:
             raise NotAllowedError("serviceClass", str(error)) from None
 
+    @property
+    def decision_class(self) -> str:
+        """The class of a decision, for which somebody waits: interactive, unless the token allows none such."""
+        return self._grant.class_of("")
+
     def caller_of(self, named: str) -> str:
         """The caller of a request that names `named` (empty: none). Raises NotAllowedError."""
         try:

@@ -140,7 +140,7 @@ def _raw(call: _ToolCall) -> RawCall:
     return RawCall(call.id or "", call.function.name, text)
 
 
-def read_error(status: int, body: bytes) -> str:
+def read_error(body: bytes) -> str:
     """What went wrong, in one line, from the body of an answer with an error status."""
     message: object = None
     try:
@@ -149,7 +149,7 @@ def read_error(status: int, body: bytes) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, IndexError):
         pass
     text = message if isinstance(message, str) else body[:200].decode("utf-8", "replace")
-    return f"the model's turn failed with status {status}: {' '.join(text.split()) or 'no reason given'}"
+    return " ".join(text.split()) or "no reason given"
 
 
 def read_first_model(body: bytes) -> str | None:

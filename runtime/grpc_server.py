@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import msgspec
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -19,14 +20,16 @@ from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc
 from runtime import wire
 from runtime.access import Access
-from runtime.refusals import InvalidArgumentError, NotAllowedError, RefusedError, UnknownRunError
+from runtime.decisions import Question
+from runtime.refusals import InvalidArgumentError, NoAnswerError, NotAllowedError, RefusedError, UnknownRunError
 from runtime.run import RunState, Usage
 from runtime.service import AWAIT_S, Runtime
 from runtime.store import StoreError
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Runs"].full_name
 CALLERS_OWN = frozenset(
-    f"/{SERVICE_NAME}/{method}" for method in ("Spawn", "Await", "Watch", "Get", "List", "Cancel", "Approve", "Fork")
+    f"/{SERVICE_NAME}/{method}"
+    for method in ("Spawn", "Await", "Watch", "Get", "List", "Cancel", "Approve", "Fork", "Decide")
 )
 """What a bound token is let do, with its caller's own runs; bundles may hold anybody's."""
 LIST_MAX = 1000
@@ -122,6 +125,15 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
             journal = await self._runtime.approve(request.handle, request.allow)
             return pb.ApproveResponse(run=self._told(journal.run))
 
+    async def Decide(self, request: pb.DecideRequest, context: Context) -> pb.DecideResponse:  # noqa: N802
+        """Answers when an engine has; a client that leaves stops it."""
+        async with _refusing(context):
+            access = self._access(context)
+            question = Question(request.input, tuple(request.labels) or None, request.model or None)
+            caller = access.caller_of(request.caller)
+            told = await self._runtime.decide(question, caller, access.decision_class, request.traceparent or None)
+            return pb.DecideResponse(**msgspec.structs.asdict(told))
+
     async def Export(self, request: pb.ExportRequest, context: Context) -> pb.ExportResponse:  # noqa: N802
         """Answers when the runs are marked as moved."""
         async with _refusing(context):
@@ -161,10 +173,10 @@ async def _refusing(context: Context) -> AsyncIterator[None]:
         await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
     except NotAllowedError as error:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+    except (NoAnswerError, StoreError) as error:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
     except RefusedError as error:
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-    except StoreError as error:
-        await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
 
 @contextlib.asynccontextmanager

@@ -11,9 +11,9 @@ import logging
 import random
 import time
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 import aiohttp
 
@@ -32,9 +32,18 @@ REPLY_BYTES_MAX = 16 * 1024 * 1024
 
 log = logging.getLogger("runtime.llm")
 
+T = TypeVar("T")
+
 
 class TurnFailedError(Exception):
     """There will be no reply; the text says why."""
+
+    def __init__(self, text: str, status: int = 0, said: str = "") -> None:
+        super().__init__(text)
+        self.status = status
+        """Of the answer that said so; 0: there was none."""
+        self.said = said
+        """In its words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +80,20 @@ class Model:
         if run.traceparent:
             headers["traceparent"] = run.traceparent
         began = time.monotonic()
-        reply = await self._reply(body, headers)
+        reply = await self._answer("chat/completions", body, headers, chat.read_reply)
         return TimedReply(reply, time.monotonic() - began)
+
+    async def ask(self, path: str, body: bytes, headers: dict[str, str], read: Callable[[bytes], T]) -> T:
+        """What `read` makes of the answer to a turn of no run, tried and limited as those of runs are.
+
+        `path` is below the API's base; `read` raises BrokenReplyError. Raises TurnFailedError.
+        """
+        headers = self._headers | {"Content-Type": "application/json"} | headers
+        try:
+            async with asyncio.timeout(TURN_LIMIT_S):
+                return await self._answer(path, body, headers, read)
+        except TimeoutError:
+            raise _took_too_long() from None
 
     async def end_run(self, run: RunState) -> None:
         """Tells the dataplane that the run will not be continued. That it failed is only logged: runs are forgotten."""
@@ -101,12 +122,15 @@ class Model:
     def _run_headers(self, run: RunState) -> dict[str, str]:
         return self._headers | {"x-luftpause-run-id": run.run_id, "x-luftpause-caller": run.caller}
 
-    async def _reply(self, body: bytes, headers: dict[str, str]) -> chat.Reply:
+    async def _answer(self, path: str, body: bytes, headers: dict[str, str], read: Callable[[bytes], T]) -> T:
         pauses = list(RETRY_PAUSES_S)
         while True:
-            outcome = await self._try(body, headers)
-            if isinstance(outcome, chat.Reply):
-                return outcome
+            try:
+                outcome = await self._try(path, body, headers)
+                if isinstance(outcome, bytes):
+                    return read(outcome)
+            except chat.BrokenReplyError as error:
+                outcome = f"the model's turn failed: {error}"
             if isinstance(outcome, float):
                 await asyncio.sleep(outcome)
                 continue
@@ -114,25 +138,30 @@ class Model:
                 raise TurnFailedError(f"{outcome} ({len(RETRY_PAUSES_S) + 1} tries)")
             await asyncio.sleep(pauses.pop(0) * random.uniform(1, 2))
 
-    async def _try(self, body: bytes, headers: dict[str, str]) -> chat.Reply | float | str:
-        """A reply, or seconds to wait, or why another try may help. Raises TurnFailedError where none does."""
-        url = f"{self._url}/v1/chat/completions"
+    async def _try(self, path: str, body: bytes, headers: dict[str, str]) -> bytes | float | str:
+        """An answer, or seconds to wait, or why another try may help. Raises TurnFailedError where none does."""
+        url = f"{self._url}/v1/{path}"
         request = self._open.post(url, data=body, headers=headers, allow_redirects=False)
         try:
             async with asyncio.timeout(TURN_LIMIT_S), request as answer:
                 received = await _read(answer)
                 if answer.status == 200:
-                    return chat.read_reply(received)
+                    return received
                 if answer.status == 429:
                     return chat.retry_after_s(answer.headers.get("Retry-After"), time.time())
-                problem = chat.read_error(answer.status, received)
+                said = chat.read_error(received)
+                problem = f"the model's turn failed with status {answer.status}: {said}"
                 if answer.status < 500:
-                    raise TurnFailedError(problem)
+                    raise TurnFailedError(problem, answer.status, said)
                 return problem
-        except (aiohttp.ClientError, chat.BrokenReplyError) as error:
+        except aiohttp.ClientError as error:
             return f"the model's turn failed: {error or type(error).__name__}"
         except TimeoutError:
-            raise TurnFailedError(f"the model's turn took longer than {TURN_LIMIT_S:g} s") from None
+            raise _took_too_long() from None
+
+
+def _took_too_long() -> TurnFailedError:
+    return TurnFailedError(f"the model's turn took longer than {TURN_LIMIT_S:g} s")
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:

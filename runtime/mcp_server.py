@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_type_hints
 
+import msgspec
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
@@ -36,12 +37,25 @@ from pydantic import ConfigDict, Field
 from common.auth import Guard
 from runtime import approvals, forms, reports, tasks
 from runtime.access import Access
+from runtime.decisions import Question
 from runtime.journal import Journal
 from runtime.orders import SpawnRequest
 from runtime.refusals import RefusedError
 from runtime.service import AWAIT_S, Runtime
 from runtime.store import StoreError
-from runtime.tool_descriptions import ALLOW, ARGUMENTS, DESCRIPTIONS, HANDLE, HANDLES, INSTRUCTIONS, MODE, TIMEOUT
+from runtime.tool_descriptions import (
+    ALLOW,
+    ARGUMENTS,
+    DECIDING_MODEL,
+    DESCRIPTIONS,
+    HANDLE,
+    HANDLES,
+    INPUT,
+    INSTRUCTIONS,
+    LABELS,
+    MODE,
+    TIMEOUT,
+)
 
 SERVER_NAME = "luftpause"
 """Sealed state of one server is not taken by another: the name must not change between releases."""
@@ -121,6 +135,20 @@ class Surface:
         self.access(ctx.headers).check("handle", [handle])
         return self._results([await self._runtime.approve(handle, allow)])
 
+    async def decide(
+        self,
+        ctx: Context,
+        input: Annotated[str, Field(description=INPUT)],  # noqa: A002 - the argument's name
+        labels: Annotated[list[str] | None, Field(description=LABELS)] = None,
+        model: Annotated[str | None, Field(description=DECIDING_MODEL)] = None,
+    ) -> CallToolResult:
+        """Answers one small question."""
+        question = Question(input, None if labels is None else tuple(labels), model)
+        access = self.access(ctx.headers)
+        caller = self._caller(ctx, access)
+        decision = await self._runtime.decide(question, caller, access.decision_class, _traceparent(ctx))
+        return _told(msgspec.to_builtins(decision))
+
     async def tools(self) -> CallToolResult:
         """Tells which tools runs may call."""
         return _told({"servers": tool_servers(self._runtime)})
@@ -128,8 +156,10 @@ class Surface:
     async def _spawn(self, ctx: Context, arguments: dict[str, Any]) -> Journal:
         access = self.access(ctx.headers)
         asked = access.check_spawn(SpawnRequest(**_snake(arguments)))
-        caller = access.caller_of((ctx.headers or {}).get("x-luftpause-caller") or "") or _client_of(ctx)
-        return await self._runtime.spawn(asked, caller, _traceparent(ctx))
+        return await self._runtime.spawn(asked, self._caller(ctx, access), _traceparent(ctx))
+
+    def _caller(self, ctx: Context, access: Access) -> str:
+        return access.caller_of((ctx.headers or {}).get("x-luftpause-caller") or "") or _client_of(ctx)
 
     def access(self, headers: Mapping[str, str] | None) -> Access:
         """What the token in a request's headers may see; all of it was let in."""
@@ -224,6 +254,7 @@ def build(runtime: Runtime, guard: Guard, key: bytes, keep_s: float) -> MCPServe
         ("status", surface.status, reads),
         ("cancel", surface.cancel, ends),
         ("approve", surface.approve, starts),
+        ("decide", surface.decide, reads),
         ("tools", surface.tools, reads),
     )
     return MCPServer(

@@ -47,11 +47,11 @@ def check(request: SpawnRequest, model: str, parent: RunState | None, missing: C
     `model` is the one named by the request, or what stands for it. `parent` is the run named by it. `missing` says of a
     tool's name what to answer where there is no such tool, or None.
     """
-    _check_text("task", request.task)
+    check_text("task", request.task)
     if not request.task.strip():
         raise InvalidArgumentError("task", "expected a text that is not empty")
     if request.system is not None:
-        _check_text("system", request.system)
+        check_text("system", request.system)
     if not 1 <= len(model) <= NAME_CHARS_MAX:
         raise InvalidArgumentError("model", f"expected the name of a model, 1 to {NAME_CHARS_MAX} characters")
     for argument, names in (("tools", request.tools or ()), ("approveTools", request.approve_tools)):
@@ -92,7 +92,8 @@ def _run_class(asked: str | None, parent: RunState | None) -> RunClass:
     return inherited
 
 
-def _check_text(argument: str, text: str) -> None:
+def check_text(argument: str, text: str) -> None:
+    """Raises InvalidArgumentError where `text` is too long, or is none."""
     if len(text) > TEXT_CHARS_MAX:
         raise InvalidArgumentError(argument, f"expected at most {TEXT_CHARS_MAX} characters")
     if any(0xD800 <= ord(char) <= 0xDFFF for char in text):

@@ -5,6 +5,7 @@ RefusedError
   UnknownRunError        no run has this handle
   WrongStateError        the run is not where it would have to be
   NotAllowedError        the token does not allow it
+  NoAnswerError          no engine answered
 """
 
 from __future__ import annotations
@@ -41,3 +42,7 @@ class NotAllowedError(RefusedError):
 
     def __init__(self, argument: str, expected: str) -> None:
         super().__init__(f"{argument}: {expected}")
+
+
+class NoAnswerError(RefusedError):
+    """A model was asked, and there is no answer; asking again may help."""

@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
 from common.ids import cut_caller
-from runtime import approvals, budgets, moves, orders, recovery
+from runtime import approvals, budgets, decisions, moves, orders, recovery
+from runtime.decisions import Decision, Question
 from runtime.executor import Executor
 from runtime.journal import Fence, Journal
 from runtime.llm import Model
@@ -181,6 +182,10 @@ class Runtime:
         """Starts a run that has the steps before `at` of another one. Raises RefusedError or StoreError."""
         source = self.tree.get("handle", handle)
         return await self._to_the_end(self._fork(source, at))
+
+    async def decide(self, question: Question, caller: str, run_class: str, traceparent: str | None = None) -> Decision:
+        """The answer to one small question, which is no run. Raises InvalidArgumentError or NoAnswerError."""
+        return await decisions.decide(self._model, question, clean_caller(caller), run_class, traceparent)
 
     def tools(self) -> tuple[ServerStatus, ...]:
         """The tool servers and what they offer."""

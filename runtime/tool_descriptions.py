@@ -36,6 +36,14 @@ DESCRIPTIONS = {
         " Where pendingApproval has outcomeUnknown, it is asked whether the call is to be repeated. Answer only as the"
         " user decided."
     ),
+    "decide": (
+        "Answers one small question about a text at once, without a sub-agent: which of your labels fits it, and how"
+        " likely each is. Use it to sort, filter or route: `input` is the text, with the question if the labels do not"
+        ' make it plain; `labels` are 2 to 20 answers to choose from, such as ["yes", "no"]. Without labels the'
+        " classifier of this installation names a class of its own, if there is one. Returns `label`, the likeliest;"
+        " `probabilities` by label; `unscored`, labels that the model found too unlikely to tell. Nothing is looked up"
+        " and no tool is called: for work, use `spawn` or `run`."
+    ),
     "tools": "Lists the tools that sub-agents may call, by server, and which servers are down and why.",
 }
 
@@ -44,6 +52,9 @@ HANDLES = "Handles of sub-agents, as `spawn` or `run` returned them; 1 to 1000."
 MODE = "'all': wait for all of them; 'any': return when the first has ended."
 TIMEOUT = "Most seconds to wait, 0 to 600."
 ALLOW = "true: make the call; false: the sub-agent is told that it was declined."
+INPUT = "The text to decide about, in full: nothing else of this conversation is known."
+LABELS = "2 to 20 different answers to choose from, each a short line; left out: the classifier's own classes."
+DECIDING_MODEL = "Model to ask; left out: the first that there is."
 
 ARGUMENTS = {
     "task": "What to do, in full: the sub-agent knows nothing else of this conversation.",

@@ -84,7 +84,7 @@ async def test_run_returns_the_answer(runtime: RuntimeProcess, era: str) -> None
 async def test_the_tools_say_what_they_are_for(runtime: RuntimeProcess, era: str) -> None:
     async with connected(runtime, era) as client:
         listed = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert set(listed) == {"spawn", "await", "run", "status", "cancel", "approve", "tools"}
+        assert set(listed) == {"spawn", "await", "run", "status", "cancel", "approve", "decide", "tools"}
         for tool in listed.values():
             assert len(tool.description or "") > 40
             for name, schema in tool.input_schema["properties"].items():
