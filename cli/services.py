@@ -29,6 +29,9 @@ OPTIONS = {
 }
 """The variables that `up` sets itself (those of every `Service.settings`), each with its option that decides them."""
 
+NOT_ON_LOOPBACK = ("LUFTPAUSE_TLS_CERT", "LUFTPAUSE_TLS_KEY", "LUFTPAUSE_TLS_CA")
+"""Settings for services that are reached over a network, which those of `up` are not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ports:

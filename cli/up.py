@@ -132,12 +132,14 @@ def _bring_up(
 
 
 def _check_environment() -> None:
-    """Refuses variables that `up` itself sets for the services, and a token that no header can carry."""
+    """Refuses variables that `up` sets itself or has no use for, and a token that no header can carry."""
     options.token()
     for name, value in os.environ.items():
         option = services.OPTIONS.get(name.upper())
         if option and value:
             options.misused(f"{name} is set, but up sets it itself; unset it and use {option}")
+        if name.upper() in services.NOT_ON_LOOPBACK and value:
+            options.misused(f"{name} is set, but what up starts listens on loopback, in plain; unset it")
 
 
 def _tools_settings(folder: pathlib.Path, chosen: services.Ports) -> dict[str, str]:

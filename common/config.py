@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from common.auth import Guard
 from common.secret import SECRET_SHAPE, is_secret
+from common.tls import Tls, TlsError
 from common.tokens import TokensError, load
 
 
@@ -45,6 +46,20 @@ class ServiceConfig(BaseSettings):
         default=None,
         validation_alias="LUFTPAUSE_TOKENS",
         description="File of further tokens (TOML), each bound to a caller or to classes; needs LUFTPAUSE_TOKEN too",
+    )
+    tls_cert: pathlib.Path | None = Field(
+        default=None,
+        validation_alias="LUFTPAUSE_TLS_CERT",
+        description="Certificate (PEM) of scheduler, dataplane and runtime; unset: their ports are plain",
+    )
+    tls_key: pathlib.Path | None = Field(
+        default=None, validation_alias="LUFTPAUSE_TLS_KEY", description="Its private key (PEM), without a passphrase"
+    )
+    tls_ca: pathlib.Path | None = Field(
+        default=None,
+        validation_alias="LUFTPAUSE_TLS_CA",
+        description="Authorities (PEM) of the services' certificates; set, they are spoken to over TLS; "
+        "unset: those of the system",
     )
     pool: pathlib.Path | None = Field(
         default=None, validation_alias="LUFTPAUSE_POOL", description="Pool file (TOML): the replicas"
@@ -87,6 +102,15 @@ class ServiceConfig(BaseSettings):
             return Guard(self.token_text, load(self.tokens, self.token_text))
         except TokensError as error:
             sys.exit(str(error))
+
+    def tls(self) -> Tls:
+        """TLS of our ports and to each other. Ends the process with one line where it cannot be used."""
+        found = Tls(self.tls_cert, self.tls_key, self.tls_ca)
+        try:
+            found.check()
+        except TlsError as error:
+            sys.exit(str(error))
+        return found
 
     @classmethod
     def variable(cls, field: str) -> str:

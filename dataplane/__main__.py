@@ -16,7 +16,7 @@ def main() -> None:
     if config.token is None:
         app.log.warning("token unset, everybody is let in setting=LUFTPAUSE_TOKEN")
     pool = app.read_pool(config)
-    config.guard()  # a wrong tokens file is told here once, not by each worker
+    config.guard(), config.tls()  # what is wrong with their files is told here once, not by each worker
     if config.workers > 1:
         app.run(workers.Parent(config).serve)
     else:

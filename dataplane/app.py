@@ -52,7 +52,9 @@ class App:
     def __init__(self, config: DataplaneConfig, pool: Pool, gather: Gather | None = None) -> None:
         self._config = config
         self._gather = gather
-        self._scheduler = SchedulerClient(config.scheduler, id_source("dataplane")(), config.token_text)
+        tls = config.tls()
+        self._tls = tls.server_context()
+        self._scheduler = SchedulerClient(config.scheduler, id_source("dataplane")(), config.token_text, tls)
         self._tracer = open_tracer(config, "dataplane")
         self._proxy = Proxy(self._scheduler, pool, self._tracer)
         self.address: tuple[str, int] | None = None
@@ -65,10 +67,12 @@ class App:
         loop = asyncio.get_running_loop()
         try:
             if listen_on is not None:
-                listening = await loop.create_server(self._server.connect, sock=listen_on, backlog=BACKLOG)
+                listening = await loop.create_server(
+                    self._server.connect, sock=listen_on, backlog=BACKLOG, ssl=self._tls
+                )
             else:
                 listening = await loop.create_server(
-                    self._server.connect, self._config.host, self._config.port, backlog=BACKLOG
+                    self._server.connect, self._config.host, self._config.port, backlog=BACKLOG, ssl=self._tls
                 )
         except OSError as error:
             raise port_problem(self._config, error) from None

@@ -17,6 +17,7 @@ from typing import TypeVar
 import grpc
 
 from common.auth import bearer_metadata
+from common.tls import PLAIN, Tls
 from dataplane.held import HeldTurns
 from dataplane.meter import Meter
 from dataplane.runs import RunTable
@@ -59,8 +60,9 @@ _CHANNEL_OPTIONS = (
 class SchedulerClient:
     """Keeps one stream to the scheduler for as long as `run` runs. All methods but `run` and `replicas` only queue."""
 
-    def __init__(self, target: str, dataplane_id: str, token: str | None) -> None:
+    def __init__(self, target: str, dataplane_id: str, token: str | None, tls: Tls = PLAIN) -> None:
         self._target = target
+        self._tls = tls
         self._dataplane_id = dataplane_id
         self._metadata = bearer_metadata(token)
         self._runs = RunTable()
@@ -186,7 +188,7 @@ class SchedulerClient:
 
     async def run(self) -> None:
         """Keeps the stream open until cancelled; connects again each second while it is lost."""
-        async with grpc.aio.insecure_channel(self._target, options=_CHANNEL_OPTIONS) as channel:
+        async with self._tls.channel(self._target, _CHANNEL_OPTIONS) as channel:
             self._channel = channel
             sweeper = asyncio.create_task(self._sweep())
             try:

@@ -339,7 +339,8 @@ class ClientConnection(asyncio.Protocol):
         self._send(as_answer(error, ""))
         self._closing = True
         self._deadline = self._loop.time() + CLOSE_S_MAX
-        self._transport.write_eof()
+        if self._transport.can_write_eof():  # not over TLS: there the head says that the answer is the last one
+            self._transport.write_eof()
         if self._held_back:
             self._transport.resume_reading()
 

@@ -17,6 +17,7 @@ import sys
 import uvicorn
 
 from common.auth import Guard
+from common.tls import Tls
 from runtime import grpc_server, http, mcp_server
 from runtime.config import RuntimeConfig
 from runtime.llm import Model
@@ -51,10 +52,11 @@ def main() -> int:
         run = asyncio.run
     else:
         run = uvloop.run
+    guard, tls = config.guard(), config.tls()
     try:
         servers: tuple[ToolServer, ...] = () if config.tools is None else load(config.tools)
         with holding(config.state):
-            run(_serve(config, config.guard(), servers))
+            run(_serve(config, guard, tls, servers))
     except (CannotStartError, ToolConfigError, LockedError, StoreError, JournalError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -64,7 +66,7 @@ def main() -> int:
     return 0
 
 
-async def _serve(config: RuntimeConfig, guard: Guard, servers: tuple[ToolServer, ...]) -> None:
+async def _serve(config: RuntimeConfig, guard: Guard, tls: Tls, servers: tuple[ToolServer, ...]) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -76,17 +78,19 @@ async def _serve(config: RuntimeConfig, guard: Guard, servers: tuple[ToolServer,
         toolbox = Toolbox(servers)
         opened.push_async_callback(toolbox.close)
         await toolbox.start()
-        model = await opened.enter_async_context(Model(config.dataplane, config.token_text))
+        model = await opened.enter_async_context(Model(config.dataplane, config.token_text, tls))
         runtime = await Runtime.start(store, model, toolbox, default_model=config.model, keep_s=config.keep_s)
         opened.push_async_callback(runtime.close)
-        grpc_port = await opened.enter_async_context(grpc_server.serving(runtime, config.host, config.grpc_port, guard))
+        grpc_port = await opened.enter_async_context(
+            grpc_server.serving(runtime, config.host, config.grpc_port, guard, tls)
+        )
         if guard.is_open:
             log.warning("event=no_token setting=LUFTPAUSE_TOKEN everybody who reaches the ports is let in")
         port = listening.getsockname()[1]
         log.info("event=listening host=%s port=%d grpc_port=%d", config.host, port, grpc_port)
         mcp = mcp_server.build(runtime, guard, await _state_key(store), config.keep_s)
         app = http.build(runtime, mcp, config.host, guard)
-        await _serve_http(app, listening, stop, runtime)
+        await _serve_http(app, listening, tls, stop, runtime)
     log.info("event=stopped")
 
 
@@ -107,10 +111,16 @@ def _listen(config: RuntimeConfig) -> socket.socket:
     return listening
 
 
-async def _serve_http(app: http.App, listening: socket.socket, stop: asyncio.Event, runtime: Runtime) -> None:
+async def _serve_http(app: http.App, listening: socket.socket, tls: Tls, stop: asyncio.Event, runtime: Runtime) -> None:
     """Serves until `stop`; then streams and runs are stopped at the same time."""
     settings = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=http.STOP_GRACE_S, lifespan="on"
+        app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=http.STOP_GRACE_S,
+        lifespan="on",
+        ssl_certfile=tls.certificate,
+        ssl_keyfile=tls.key,
     )
     server = http.Server(settings)
     serving = asyncio.create_task(server.serve(sockets=[listening]))

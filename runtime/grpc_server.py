@@ -16,6 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from common.auth import Guard, TokenInterceptor
+from common.tls import PLAIN, Tls
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc
 from runtime import wire
@@ -180,14 +181,14 @@ async def _refusing(context: Context) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def serving(runtime: Runtime, host: str, port: int, guard: Guard) -> AsyncIterator[int]:
+async def serving(runtime: Runtime, host: str, port: int, guard: Guard, tls: Tls = PLAIN) -> AsyncIterator[int]:
     """Serves gRPC while the block runs; gives the port. Raises RuntimeError if it cannot listen."""
     server = grpc.aio.server(interceptors=(TokenInterceptor(guard, CALLERS_OWN),), options=_OPTIONS)
     runtime_pb2_grpc.add_RunsServicer_to_server(RunsService(runtime, guard), server)
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    bound = tls.listen(server, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     await server.start()
     try:
         for name in ("", SERVICE_NAME):

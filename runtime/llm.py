@@ -17,6 +17,7 @@ from typing import Self, TypeVar
 
 import aiohttp
 
+from common.tls import PLAIN, Tls
 from runtime import chat
 from runtime.run import RunState, conversation
 from runtime.tool_specs import ToolSpec
@@ -57,7 +58,8 @@ class TimedReply:
 class Model:
     """The dataplane as the runtime sees it. `async with` opens and closes its connections."""
 
-    def __init__(self, dataplane_url: str, token: str | None) -> None:
+    def __init__(self, dataplane_url: str, token: str | None, tls: Tls = PLAIN) -> None:
+        self._tls = tls
         self._url = dataplane_url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._session: aiohttp.ClientSession | None = None
@@ -65,7 +67,8 @@ class Model:
     async def __aenter__(self) -> Self:
         # As many connections as there are turns: a held turn is a connection that waits.
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_LIMIT_S)
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limits)
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._tls.client_context())
+        self._session = aiohttp.ClientSession(connector=connector, timeout=limits)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -21,6 +21,7 @@ from common.auth import Guard
 from common.logs import set_up_logging
 from common.pool import PoolError, Replica, load
 from common.signals import serve_until_signal
+from common.tls import PLAIN, Tls
 from common.tracing import Tracer, open_tracer
 from scheduler import http, replicas, service
 from scheduler.config import SchedulerConfig
@@ -48,11 +49,11 @@ def main() -> None:
             replica.key()
     except PoolError as error:
         sys.exit(str(error))
-    guard = config.guard()
+    guard, tls = config.guard(), config.tls()
     tracer = open_tracer(config, "scheduler")
     gc.freeze()
     gc.set_threshold(GARBAGE_COLLECTION_OBJECTS)
-    code = uvloop.run(serve_until_signal(lambda stop: _serve(config, guard, pool.replicas, stop, tracer)))
+    code = uvloop.run(serve_until_signal(lambda stop: _serve(config, guard, pool.replicas, stop, tls, tracer)))
     if tracer is not None:
         tracer.close()
     sys.exit(code)
@@ -63,6 +64,7 @@ async def _serve(
     guard: Guard,
     pool: tuple[Replica, ...],
     stop: asyncio.Event,
+    tls: Tls = PLAIN,
     tracer: Tracer | None = None,
 ) -> int:
     """Runs everything until `stop` or a fault; the exit code."""
@@ -70,11 +72,11 @@ async def _serve(
     host = Host(pool, first_sequence=int(time.time() * 1000) << 20, tracer=tracer)
     try:
         _check_free(config.host, config.port)
-        server, port = await service.start(host, _address(config.host, config.port), guard)
+        server, port = await service.start(host, _address(config.host, config.port), guard, tls)
     except (OSError, RuntimeError) as error:
         return _cannot_listen("LUFTPAUSE_SCHEDULER_PORT", config.host, config.port, error)
     try:
-        runner, status_port = await http.start(host, config.host, config.status_port, guard)
+        runner, status_port = await http.start(host, config.host, config.status_port, guard, tls)
     except OSError as error:
         await server.stop(None)
         return _cannot_listen("LUFTPAUSE_SCHEDULER_STATUS_PORT", config.host, config.status_port, error)

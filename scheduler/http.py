@@ -17,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from common.auth import NOT_BOUND, UNAUTHENTICATED, Guard
 from common.grants import ANYTHING
+from common.tls import PLAIN, Tls
 from scheduler import exposition, wire
 from scheduler.host import Host
 
@@ -26,14 +27,14 @@ SHUTDOWN_LIMIT_S = 1.0
 _OPEN_PATHS = frozenset(("/health", "/metrics"))
 
 
-async def start(host: Host, address: str, port: int, guard: Guard) -> tuple[web.AppRunner, int]:
+async def start(host: Host, address: str, port: int, guard: Guard, tls: Tls = PLAIN) -> tuple[web.AppRunner, int]:
     """Serves on `address`:`port`; returns what to clean up, and the port. Raises OSError if it cannot listen."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", _surface(host, PAGE.read_text(encoding="utf-8"), guard))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_LIMIT_S)
     await runner.setup()
     try:
-        await web.TCPSite(runner, address, port).start()
+        await web.TCPSite(runner, address, port, ssl_context=tls.server_context()).start()
     except BaseException:
         await runner.cleanup()
         raise

@@ -15,6 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from common.auth import Guard, TokenInterceptor
+from common.tls import PLAIN, Tls
 from protos import scheduler_pb2, scheduler_pb2_grpc
 from protos.scheduler_pb2 import (
     AdmitRequest,
@@ -148,14 +149,14 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
 
 
-async def start(host: Host, address: str, guard: Guard) -> tuple[grpc.aio.Server, int]:
+async def start(host: Host, address: str, guard: Guard, tls: Tls = PLAIN) -> tuple[grpc.aio.Server, int]:
     """Starts the gRPC server on `address` (host:port) and returns it and its port. Raises RuntimeError if it cannot."""
     server = grpc.aio.server(interceptors=(TokenInterceptor(guard, CALLERS_OWN),), options=_OPTIONS)
     scheduler_pb2_grpc.add_SchedulerServicer_to_server(SchedulerService(host, guard), server)
     serving = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(serving, server)
     reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    port = server.add_insecure_port(address)
+    port = tls.listen(server, address)
     await server.start()
     for name in ("", SERVICE_NAME):
         await serving.set(name, health_pb2.HealthCheckResponse.SERVING)
