@@ -53,7 +53,9 @@ def main() -> None:
     tracer = open_tracer(config, "scheduler")
     gc.freeze()
     gc.set_threshold(GARBAGE_COLLECTION_OBJECTS)
-    code = uvloop.run(serve_until_signal(lambda stop: _serve(config, guard, pool.replicas, stop, tls, tracer)))
+    code = uvloop.run(
+        serve_until_signal(lambda stop: _serve(config, guard, pool.replicas, stop, tls=tls, tracer=tracer))
+    )
     if tracer is not None:
         tracer.close()
     sys.exit(code)
@@ -64,6 +66,7 @@ async def _serve(
     guard: Guard,
     pool: tuple[Replica, ...],
     stop: asyncio.Event,
+    *,
     tls: Tls = PLAIN,
     tracer: Tracer | None = None,
 ) -> int:
