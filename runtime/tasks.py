@@ -1,14 +1,14 @@
 """The Tasks extension of MCP for `run`: a client that declares it gets a task at once, and asks how it goes.
 
     tools/call run  ->  resultType "task", taskId       the run's handle: the task is as durable as the run
-    tasks/get       ->  working | input_required, inputRequests | completed, result | cancelled
+    tasks/get       ->  working | input_required, inputRequests | completed, result | cancelled | failed, error
     tasks/update    ->  answers to inputRequests
     tasks/cancel    ->  as the tool `cancel`
 
 A request that does not declare the extension sees none of it. What counts is the declaration in the request itself, so
 the extension is served since the version of the protocol that has it there. A run that failed is a completed task with
-the result that says so: "failed" means errors of the protocol, of which a run has none. Must not decide anything about
-runs: that is `service`.
+the result that says so: "failed" means errors of the protocol, which is what a run that moved away has become here.
+Must not decide anything about runs: that is `service`.
 """
 
 from __future__ import annotations
@@ -120,6 +120,8 @@ class Tasks(Extension):
         run = journal.run
         if run.end is not None and run.state is State.CANCELLED:
             return self._task(run, "cancelled", statusMessage=run.end.text)
+        if run.end is not None and run.state is State.MOVED:
+            return self._task(run, "failed", error={"code": INVALID_PARAMS, "message": run.end.text})
         if run.end is not None:
             told = self._result(journal).model_dump(mode="json", by_alias=True, exclude_none=True)
             return self._task(run, "completed", result=told)

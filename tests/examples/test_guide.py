@@ -13,7 +13,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.scheduler.test_host_node import DRIVE_S, installed_modules, run
+from tests.node import installed_modules, run
+from tests.scheduler.test_host_node import DRIVE_S, FOLDER
 from tests.stack import ROOT, Stack, environment, running_stack
 
 pytestmark = pytest.mark.e2e
@@ -77,7 +78,7 @@ def test_python_drives_the_scheduler_as_the_guide_shows(stack: Stack, tmp_path: 
 
 
 async def test_node_drives_the_scheduler_as_the_guide_shows(stack: Stack, tmp_path: pathlib.Path) -> None:
-    modules = await installed_modules()
+    modules = await installed_modules(FOLDER)
     (tmp_path / "node_modules").symlink_to(modules / "node_modules")
     (tmp_path / "client.cjs").write_text(shown("docs/guide.md", "js", stack))
     out = await run(tmp_path, DRIVE_S, "node", "client.cjs")

@@ -7,16 +7,17 @@ import pathlib
 
 from common.auth import Guard
 from runtime import grpc_server
+from tests.node import installed_modules, run
 from tests.runtime.journals import assert_valid
 from tests.runtime.rig import rig
-from tests.scheduler.test_host_node import DRIVE_S, installed_modules, run
+from tests.scheduler.test_host_node import DRIVE_S, FOLDER
 from tests.stack import ROOT
 
 CLIENT = pathlib.Path(__file__).with_name("node") / "client.mjs"
 
 
 async def test_node_spawns_approves_watches_reads_and_cancels(tmp_path: pathlib.Path) -> None:
-    modules = await installed_modules()
+    modules = await installed_modules(FOLDER)
     async with rig(tmp_path) as r, grpc_server.serving(r.runtime, "127.0.0.1", 0, Guard("secret")) as port:
         seen = json.loads(await run(modules, DRIVE_S, "node", str(CLIENT), str(ROOT), f"127.0.0.1:{port}", "secret"))
     assert seen["asked"]["state"] == "RUN_STATE_AWAITING_APPROVAL"
