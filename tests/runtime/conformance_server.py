@@ -50,11 +50,11 @@ class Fixture:
         self._rig = made
         made.tools.specs.append(spec("pause", EffectKind.READ_ONLY))
         made.tools.behaves["pause"] = pause
-        self._surface = Surface(made.runtime)
+        self.surface = Surface(made.runtime, Guard())
 
     def result(self, journal: Journal) -> CallToolResult:
         """What a tool tells whose run has ended: its task, and the result; a run that failed is a tool that failed."""
-        told = self._surface.result(journal)
+        told = self.surface.result(journal)
         content = [TextContent(type="text", text=journal.run.order.task), *told.content]
         return CallToolResult(content=content, is_error=journal.run.state is State.FAILED)
 
@@ -110,9 +110,8 @@ async def conformance_server(folder: pathlib.Path) -> AsyncIterator[str]:
     """The server while the block runs: its URL."""
     async with rig(folder) as made:
         fixture = Fixture(made)
-        mcp = MCPServer(
-            "conformance", log_level="ERROR", extensions=[tasks.Tasks(made.runtime, fixture.result, keep_s=60.0)]
-        )
+        extension = tasks.Tasks(made.runtime, fixture.surface.access, fixture.result, keep_s=60.0)
+        mcp = MCPServer("conformance", log_level="ERROR", extensions=[extension])
         mcp.add_tool(fixture.greet)
         for tool in (
             fixture.slow_compute,
@@ -123,7 +122,7 @@ async def conformance_server(folder: pathlib.Path) -> AsyncIterator[str]:
             fixture.test_tool_with_task,
         ):
             mcp.add_tool(tool, structured_output=False)
-        app = http.build(made.runtime, mcp, "127.0.0.1", Guard(None))
+        app = http.build(made.runtime, mcp, "127.0.0.1", Guard())
         own = listening()
         server = http.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1))
         serving = asyncio.create_task(server.serve(sockets=[own]))
