@@ -17,10 +17,11 @@ from runtime import decisions, llm
 from runtime.decisions import Decision, Question
 from runtime.llm import Model
 from runtime.refusals import InvalidArgumentError, NoAnswerError
+from tests.node import installed_modules, run
 from tests.runtime.service_process import RuntimeProcess, running_runtime
 from tests.runtime.test_llm import Dataplane, Respond, breaks_off, says, served
 from tests.runtime.test_mcp import ERAS, call, connected, error
-from tests.scheduler.test_host_node import DRIVE_S, installed_modules, run
+from tests.scheduler.test_host_node import DRIVE_S, FOLDER
 from tests.stack import ROOT, running_stack
 
 TOKEN = "secret"
@@ -85,7 +86,7 @@ async def test_what_is_wrong_is_told(runtime: RuntimeProcess, arguments: dict[st
 
 @pytest.mark.e2e
 async def test_a_client_of_another_language_has_a_text_decided(runtime: RuntimeProcess) -> None:
-    modules = await installed_modules()
+    modules = await installed_modules(FOLDER)
     script = str(pathlib.Path(__file__).with_name("node") / "decide.mjs")
     target = f"127.0.0.1:{runtime.grpc_port}"
     seen = json.loads(await run(modules, DRIVE_S, "node", script, str(ROOT), target, TOKEN))
