@@ -34,7 +34,8 @@ def _table(report: Mapping[str, Any], run_class: str) -> Table:
         "cached",
         "tokens/s",
     ]
-    for title in [*titles, "fairness", "errors"]:
+    shares = any(of[run_class]["fairness"] for of in report["entries"].values() if run_class in of)
+    for title in [*titles, *(["fairness"] if shares else []), "errors"]:
         table.add_column(title, justify="right")
     for name, figures in report["entries"].items():
         if run_class not in figures:
@@ -52,7 +53,7 @@ def _table(report: Mapping[str, Any], run_class: str) -> Table:
             first,
             _share(of["cached_share"]),
             _spread(of["tokens_per_s"], 0, with_range=False),
-            _spread(of["fairness"], 2, with_range=False),
+            *([_spread(of["fairness"], 2, with_range=False)] if shares else []),
             str(sum(of["errors"].values())),
         )
     return table
