@@ -19,6 +19,7 @@ import aiohttp
 import msgspec
 
 from loadgen.compare.processes import HOST, ProcessError, body_of, free_ports, started
+from loadgen.driver import fault_kind
 from scheduler import metrics_text
 
 IDLE_WITHIN_S = 120.0
@@ -59,12 +60,11 @@ class Served:
 
 async def served(session: aiohttp.ClientSession, engine: str) -> Served:
     """The first model of an engine. Raises ProcessError."""
-    url = f"{engine}/v1/models"
+    body = await _get(session, engine, "/v1/models")
     try:
-        body = await body_of(session, url)
         model = msgspec.json.decode(body or b"", type=_Models).data[0]
-    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError, IndexError) as error:
-        raise ProcessError(f"{url}: expected a list of models: {error or type(error).__name__}") from None
+    except (msgspec.MsgspecError, IndexError):
+        raise ProcessError(f"engine {engine}: GET /v1/models does not list a model") from None
     return Served(model.id, model.max_model_len or WINDOW_TOKENS)
 
 
@@ -106,15 +106,20 @@ async def _settle(session: aiohttp.ClientSession, engine: str) -> None:
             async with session.post(engine + path) as answer:
                 if answer.ok:
                     return
-        except aiohttp.ClientError as error:
-            raise ProcessError(f"engine {engine}: {error}") from None
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise ProcessError(f"engine {engine}: {fault_kind(error)}") from None
 
 
 async def _requests(session: aiohttp.ClientSession, engine: str) -> int | None:
     """Requests that run or wait on an engine; None where it does not tell. Raises ProcessError."""
-    try:
-        body = await body_of(session, f"{engine}/metrics")
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise ProcessError(f"engine {engine}: {error or type(error).__name__}") from None
+    body = await _get(session, engine, "/metrics")
     load = metrics_text.read(body or b"")
     return None if load.running is None else load.running + (load.waiting or 0)
+
+
+async def _get(session: aiohttp.ClientSession, engine: str, path: str) -> bytes | None:
+    """As `body_of`. Raises ProcessError where the engine does not answer."""
+    try:
+        return await body_of(session, engine + path)
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise ProcessError(f"engine {engine}: {fault_kind(error)}") from None

@@ -36,6 +36,7 @@ class ScriptedEngine:
         app = web.Application(client_max_size=1 << 26)
         app.router.add_post("/v1/chat/completions", self._turn)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
         app.router.add_delete("/v1/runs/{run}", self._end)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
@@ -54,6 +55,9 @@ class ScriptedEngine:
 
     async def _models(self, _request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "first"}, {"id": "second"}]})
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response()
 
     async def _end(self, request: web.Request) -> web.Response:
         self.ended_runs.append(request.match_info["run"])

@@ -116,6 +116,7 @@ async def test_sessions_are_replayed_by_agents_that_use_text_and_never_say_that_
     assert {body["max_tokens"] for body in measured if len(body["messages"]) > 2} == {16}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 async def test_ctrl_c_ends_everything_that_was_started(tmp_path: pathlib.Path) -> None:
     arguments = ("--arms", "luftpause", "--warm-up-s", "0", "--measure-s", "600", "--repeats", "2")
     async with started(tmp_path, *SMALL, *arguments) as process:
@@ -141,8 +142,7 @@ async def test_an_engine_that_is_not_there_is_told_in_one_line(tmp_path: pathlib
     [port] = free_ports(1)
     code, _, err = await run(tmp_path, "--engine", f"http://127.0.0.1:{port}", "--arms", "router")
     assert code == 1
-    assert err.startswith(f"luftpause: engine http://127.0.0.1:{port}")
-    assert len(err.splitlines()) == 1
+    assert err == f"luftpause: engine http://127.0.0.1:{port}: no connection\n"
 
 
 @pytest.mark.parametrize(
