@@ -54,7 +54,7 @@ Peers = Annotated[
 ArmNames = Annotated[
     str | None,
     typer.Option(
-        "--arms", metavar="NAMES", help=f"Arms, with commas between: {', '.join((flood_bench.ALONE, *arms.EXPLAINED))}."
+        "--arms", metavar="NAMES", help=f"Arms, with commas between: {', '.join((flood_bench.ALONE, *arms.KNOWN))}."
     ),
 ]
 OwnArms = Annotated[

@@ -13,24 +13,15 @@ import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
 
-HOST = "127.0.0.1"
-EXPLAINED = {
-    "router": "our own least-connections proxy: a stand-in for a plain router that works on any machine",
-    "round-robin": "the same proxy, engines in turn",
-    "nginx": "nginx with least_conn",
-    "smg": "SMG; smg:POLICY for another policy than cache_aware",
-    "vllm-router": "vllm-router; vllm-router:POLICY for another policy than consistent_hash, "
-    "vllm-router:program-scheduling for its scheduling of whole runs",
-    "luftpause": "./luftpause up, scheduler and dataplane",
-}
-"""What `named` knows."""
+KNOWN = ("router", "round-robin", "nginx", "smg", "vllm-router", "luftpause")
+"""What `named` knows; peers also with a policy, smg:POLICY and vllm-router:POLICY. docs/benchmarks.md explains them."""
 
 
 class ArmError(Exception):
     """An arm cannot be had; the text says which and why in one line."""
 
 
-def lists_models(_body: bytes, _engines: int) -> bool:
+def answers(_body: bytes, _engines: int) -> bool:
     """Any 2xx is good enough."""
     return True
 
@@ -66,7 +57,7 @@ class Arm:
     """Its origin; `/v1` follows."""
     ready_url: str = "http://127.0.0.1:{port}/v1/models"
     """Answers 2xx, with a body that `is_ready` accepts, once it has found all engines."""
-    is_ready: Callable[[bytes, int], bool] = lists_models
+    is_ready: Callable[[bytes, int], bool] = answers
     """Reads that body; the second argument is the number of engines."""
     session_header: str = ""
     """The header by which it knows which requests belong together, besides x-luftpause-run-id."""
@@ -166,7 +157,7 @@ def named(name: str, find: Callable[[str], str | None]) -> Arm:
     for arm in (LUFTPAUSE, ROUTER, ROUND_ROBIN):
         if arm.name == name:
             return arm
-    raise ArmError(f"no arm '{name}'; there are {', '.join(EXPLAINED)}, and those of --arm")
+    raise ArmError(f"no arm '{name}'; there are {', '.join(KNOWN)}, and those of --arm")
 
 
 def _peer(name: str, kind: str, policy: str, find: Callable[[str], str | None]) -> Arm:

@@ -44,9 +44,9 @@ class Entry:
 class Timing:
     """How long and how often each entry is measured."""
 
-    warm_up_s: float = 60.0
-    measure_s: float = 150.0
-    repeats: int = 3
+    warm_up_s: float
+    measure_s: float
+    repeats: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Contest:
             session_header=entry.arm.session_header,
             turn_timeout_s=_TURN_TIMEOUT_S,
         )
-        # A seed of its own, so that no text was seen before; the same at the next call of the same bench.
+        # A seed of each measurement's own, so that no text was seen before.
         async with Load(target, entry.groups, rules.seed * 1_000 + number) as load:
             await _watch(load, rules.timing.warm_up_s, lambda so_far: tell("warm-up", so_far))
             load.forget_warmup()

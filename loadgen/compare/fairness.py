@@ -77,7 +77,7 @@ def bars(samples: Mapping[str, Sequence[Sample]]) -> list[Bar]:
 
 
 def main(rules: Rules, workload: Workload, files: show.Files) -> int:
-    """Measures and prints: 0 if all bars hold, else 1; 130 after Ctrl-C."""
+    """Measures and prints: 0 if all bars hold, else 1; 130 after an early Ctrl-C."""
 
     def work() -> int:
         measured = show.perform(rules, lambda _serves: entries(workload))

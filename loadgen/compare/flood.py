@@ -8,7 +8,7 @@ from __future__ import annotations
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from loadgen.compare import arms, figures, show
@@ -33,19 +33,19 @@ class Flood:
 
     workload: Workload
     rules: Rules
-    batch: int = 48
-    interactive: int = 4
-    callers: int = 1
+    batch: int
+    interactive: int
+    callers: int
     """Callers that the agents of a class are divided among."""
-    names: tuple[str, ...] | None = None
+    names: tuple[str, ...] | None
     """Arms; None: ARMS, as far as they are installed."""
-    extra: tuple[Arm, ...] = ()
+    extra: tuple[Arm, ...]
     """Arms of the user's own."""
-    traces: pathlib.Path | None = None
+    traces: pathlib.Path | None
     """Recorded sessions to replay in place of the workload's sizes and times."""
-    scale: float = 50.0
+    scale: float
     """What their sizes and times are divided by."""
-    required: Mapping[str, float] = field(default_factory=dict)
+    required: Mapping[str, float]
     """Bars on luftpause, by the keys of `figures.REQUIREMENTS`."""
 
 
@@ -107,7 +107,7 @@ def recorded(flood: Flood, serves: Served) -> Workload:
 
 
 def main(flood: Flood, find: Callable[[str], str | None], files: show.Files) -> int:
-    """Measures and prints: 0 if every bar asked for holds, 1 if not or nothing could be measured, 130 after Ctrl-C.
+    """Measures and prints: 0 if every bar asked for holds, else 1; 130 after an early Ctrl-C.
 
     `find` gives the path of a command, or None.
     """

@@ -19,7 +19,7 @@ WORSE_MAX = 1.03
 
 
 def main(rules: Rules, workload: Workload, files: show.Files) -> int:
-    """Measures and prints: 0 if no figure is worse by more than 3 %, else 1; 130 after Ctrl-C."""
+    """Measures and prints: 0 if no figure is worse by more than 3 %, else 1; 130 after an early Ctrl-C."""
     both = tuple(group for each in CLASSES for group in groups(each, AGENTS, 1, workload))
     entries = [Entry(arm.name, arm, both) for arm in (arms.ROUTER, arms.LUFTPAUSE)]
 

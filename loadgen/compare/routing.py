@@ -23,7 +23,7 @@ EQUAL_SHARE = 0.02
 
 def main(rules: Rules, workload: Workload, find: Callable[[str], str | None], files: show.Files) -> int:
     """Measures and prints: 0 if affinity is not behind a cache-aware router (where one is installed) and ahead of
-    engines in turn, else 1; 130 after Ctrl-C."""
+    engines in turn, else 1; 130 after an early Ctrl-C."""
 
     def work() -> int:
         compared = [arms.ROUND_ROBIN, arms.LUFTPAUSE]

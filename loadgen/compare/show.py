@@ -47,15 +47,15 @@ class Measured:
     samples: dict[str, list[Sample]]
     """Of each entry, one a repeat."""
     model: str
-    is_whole: bool
-    """False: it was broken off, and these are the repeats before."""
+    broken_off: str | None
+    """Why it was broken off, after these repeats; None: they are all."""
 
 
 def perform(rules: Rules, make: Callable[[Served], Sequence[Entry]]) -> Measured:
     """Measures the entries that `make` makes of what the engines serve, showing progress.
 
-    Broken off by Ctrl-C, it gives the repeats that are whole. Raises ArmError, ProcessError, and Interrupted where
-    there is none.
+    Broken off by Ctrl-C, or since something ended by itself, it gives the repeats that are whole. Raises ArmError, and
+    ProcessError and Interrupted where there is none.
     """
     return uvloop.run(_perform(rules, make))
 
@@ -65,15 +65,15 @@ async def _perform(rules: Rules, make: Callable[[Served], Sequence[Entry]]) -> M
     named = replace(rules, model=rules.model or serves.model)
     entries = make(serves)
     contest = Contest(entries, named)
-    is_whole = True
+    broken_off = None
     with _progress(entries, rules.timing) as tell:
         try:
             await _until_signal(contest.run(tell))
-        except Interrupted:
-            is_whole = False
+        except (Interrupted, ProcessError) as error:
+            broken_off = str(error)
             if not all(contest.samples.values()):
                 raise
-    return Measured(contest.samples, named.model, is_whole)
+    return Measured(contest.samples, named.model, broken_off)
 
 
 async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
@@ -94,7 +94,7 @@ async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
     try:
         return await task
     except asyncio.CancelledError:
-        raise Interrupted from None
+        raise Interrupted("interrupted") from None
 
 
 def guarded(work: Callable[[], int]) -> int:
@@ -104,8 +104,8 @@ def guarded(work: Callable[[], int]) -> int:
     except (ArmError, ProcessError) as error:
         print(f"luftpause: {error}", file=sys.stderr)
         return 1
-    except Interrupted:
-        print("luftpause: interrupted", file=sys.stderr)
+    except Interrupted as error:
+        print(f"luftpause: {error}", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -164,7 +164,7 @@ class Files:
 
 
 def result(measured: Measured, report: Mapping[str, Any], bars: Sequence[Bar], files: Files) -> int:
-    """Prints tables and verdicts and writes the files: 0 if all bars hold, 1 if not, 130 if it was broken off."""
+    """Prints tables and verdicts and writes the files: 0 if all bars hold, else 1, also if it was broken off."""
     passed = all(bar.holds for bar in bars)
     repeats = len(next(iter(measured.samples.values())))
     document = {**report, "repeats": repeats, "bars": [bar.as_json() for bar in bars], "passed": passed}
@@ -176,10 +176,9 @@ def result(measured: Measured, report: Mapping[str, Any], bars: Sequence[Bar], f
         _print(report, bars)
     if files.svg is not None:
         files.svg.write_text(picture.draw(report))
-    if not measured.is_whole:
-        print(f"luftpause: interrupted after {repeats} whole repeats", file=sys.stderr)
-        return INTERRUPTED
-    return 0 if passed else 1
+    if measured.broken_off is not None:
+        print(f"luftpause: broken off after {repeats} whole repeats: {measured.broken_off}", file=sys.stderr)
+    return 0 if passed and measured.broken_off is None else 1
 
 
 def _print(report: Mapping[str, Any], bars: Sequence[Bar]) -> None:

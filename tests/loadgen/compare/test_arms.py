@@ -25,7 +25,7 @@ def test_every_arm_listens_on_its_port_and_knows_all_engines(name: str) -> None:
 
 
 def test_a_policy_may_follow_the_name_of_a_peer() -> None:
-    assert "consistent_hashing" in PLACE.words(arms.named("smg:consistent_hashing", find).command)
+    assert "cache_aware" in PLACE.words(arms.named("smg:cache_aware", find).command)
     whole_runs = PLACE.words(arms.named("vllm-router:program-scheduling", find).command)
     assert "--enable-program-scheduling" in whole_runs
 
