@@ -19,8 +19,21 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
-SMALL = ("--batch", "4", "--interactive", "2", "--context-chars", "400", "--max-tokens", "8", "--tool-s", "0-0.02")
-QUICK = ("--warm-up-s", "0.2", "--measure-s", "1", "--repeats", "1", "--seed", "3")
+SMALL = (
+    "--turns",
+    "2",
+    "--batch",
+    "4",
+    "--interactive",
+    "2",
+    "--context-chars",
+    "400",
+    "--max-tokens",
+    "8",
+    "--tool-s",
+    "0-0.02",
+)
+QUICK = ("--warm-up-s", "0.5", "--measure-s", "2", "--repeats", "1", "--seed", "3")
 OWN = "mine={python} -P -m loadgen.compare.router --port {port} {engines}"
 
 
@@ -82,7 +95,7 @@ async def test_arms_take_turns_and_a_missed_bar_is_the_exit_code(tmp_path: pathl
     for figures in (of for entry in entries.values() for of in entry.values()):
         assert figures["errors"] == {}
         assert figures["runs_per_min"]["median"] > 0
-    assert entries["luftpause"]["interactive"]["cached_share"]["median"] > 0.4
+    assert entries["luftpause"]["interactive"]["cached_share"]["median"] > 0.2
     assert [bar["holds"] for bar in report["bars"]] == [True, False]
     assert report["settings"]["seed"] == 3
     assert picture.read_text().startswith("<svg")
