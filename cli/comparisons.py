@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from cli import options, services
+from fakes.engine.latency import PROFILES
 from loadgen.compare import arms, figures
 from loadgen.compare import fairness as fairness_bench
 from loadgen.compare import flood as flood_bench
@@ -98,8 +99,6 @@ def finder(peers: pathlib.Path | None) -> Callable[[str], str | None]:
 
 def where(urls: list[str], profile: str, replicas: int) -> tuple[str, ...] | Fakes:
     """The engines of a call: origins of real ones, or the fake ones to start."""
-    from fakes.engine.latency import PROFILES  # noqa: PLC0415 - each start of the command line would pay for it
-
     if profile not in PROFILES:
         options.misused(f"--profile {profile}: expected one of {', '.join(PROFILES)}")
     for url in urls:

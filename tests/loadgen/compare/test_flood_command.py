@@ -19,20 +19,8 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
-SMALL = (
-    "--turns",
-    "2",
-    "--batch",
-    "4",
-    "--interactive",
-    "2",
-    "--context-chars",
-    "400",
-    "--max-tokens",
-    "8",
-    "--tool-s",
-    "0-0.02",
-)
+AGENTS = ("--batch", "4", "--interactive", "2", "--turns", "2", "--tool-s", "0-0.02")
+SMALL = (*AGENTS, "--context-chars", "400", "--max-tokens", "8")
 QUICK = ("--warm-up-s", "0.5", "--measure-s", "2", "--repeats", "1", "--seed", "3")
 OWN = "mine={python} -P -m loadgen.compare.router --port {port} {engines}"
 
