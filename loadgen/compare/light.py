@@ -29,7 +29,7 @@ def main(rules: Rules, workload: Workload, files: show.Files) -> int:
         bars = []
         for run_class in CLASSES:
             for name, found in worse(ours, theirs, run_class).items():
-                told = f" (mean {found.mean:.3f}, 95 % {found.low:.3f} to {found.high:.3f})" if found else ""
+                told = f" (mean {found.mean:.3g}, 95 % {found.low:.3g} to {found.high:.3g})" if found else ""
                 what = f"{run_class} {QUANTITIES[name]}, so many times worse than the router's{told}"
                 bars.append(Bar(what, WORSE_MAX, found.high if found else None, is_most=True))
         report = figures.report(measured.samples, arms.ROUTER.name) | {"settings": rules.as_json()}
