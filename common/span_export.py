@@ -14,13 +14,12 @@ import threading
 import urllib.parse
 import uuid
 
-from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
+from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 from common.trace_context import TraceContext
@@ -56,6 +55,7 @@ class OtlpExport:
         self._resource = Resource.create({"service.namespace": "luftpause", **names})
         self._scope = InstrumentationScope("luftpause")
         self._sampler = TracerProvider(resource=self._resource, shutdown_on_exit=False).sampler
+        self._follows_parents = isinstance(self._sampler, ParentBased)
         parts = urllib.parse.urlsplit(endpoint)
         self._address = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
         self._exporter = _exporter(protocol or ("grpc" if parts.port == GRPC_PORT else "http/protobuf"))
@@ -80,10 +80,9 @@ class OtlpExport:
 
     def sampled(self, parent: TraceContext | None, trace_id: int, name: str) -> bool:
         """See `tracing.Export`."""
-        above = None
-        if parent is not None:
-            above = set_span_in_context(NonRecordingSpan(_span_context(parent)), Context())
-        return self._sampler.should_sample(above or Context(), trace_id, name).decision is Decision.RECORD_AND_SAMPLE
+        if parent is not None and self._follows_parents:
+            return parent.sampled
+        return self._sampler.should_sample(None, trace_id, name).decision is Decision.RECORD_AND_SAMPLE
 
     def close(self) -> None:
         """See `tracing.Export`."""

@@ -17,7 +17,9 @@ import sys
 import uvicorn
 
 from common.auth import Guard
+from common.logs import set_up_logging
 from common.tls import Tls
+from common.tracing import open_tracer
 from runtime import grpc_server, http, mcp_server
 from runtime.config import RuntimeConfig
 from runtime.llm import Model
@@ -43,7 +45,7 @@ class CannotStartError(Exception):
 def main() -> int:
     """Serves: the process's exit code."""
     config = RuntimeConfig.read()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")
+    set_up_logging(config.log_level)
     for chatty in ("httpx2", "mcp", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
@@ -79,7 +81,12 @@ async def _serve(config: RuntimeConfig, guard: Guard, tls: Tls, servers: tuple[T
         opened.push_async_callback(toolbox.close)
         await toolbox.start()
         model = await opened.enter_async_context(Model(config.dataplane, config.token_text, tls))
-        runtime = await Runtime.start(store, model, toolbox, default_model=config.model, keep_s=config.keep_s)
+        tracer = open_tracer(config, "runtime")
+        if tracer is not None:
+            opened.push_async_callback(asyncio.to_thread, tracer.close)
+        runtime = await Runtime.start(
+            store, model, toolbox, default_model=config.model, keep_s=config.keep_s, tracer=tracer
+        )
         opened.push_async_callback(runtime.close)
         grpc_port = await opened.enter_async_context(
             grpc_server.serving(runtime, config.host, config.grpc_port, guard, tls)

@@ -21,6 +21,7 @@ from runtime.agent import AskApproval, CallModel, CallTools, Finish, Rest, next_
 from runtime.chat import RawCall, Reply
 from runtime.journal import Journal
 from runtime.llm import Model, TurnFailedError
+from runtime.observer import Observer
 from runtime.records import Call, Ended, Intended, JournalError, LostTrack, Replied, Returned, State, effect_key
 from runtime.store import StoreError
 from runtime.text_calls import recover
@@ -47,11 +48,13 @@ class Executor:
         toolbox: Toolbox,
         is_over_budget: IsOverBudget,
         on_end: Callable[[Journal], None],
+        observer: Observer,
     ) -> None:
         self._model = model
         self._toolbox = toolbox
         self._is_over_budget = is_over_budget
         self._on_end = on_end
+        self._observer = observer
         self._tasks: set[asyncio.Task[None]] = set()
         self._calling: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -124,9 +127,11 @@ class Executor:
         if offers_tools:
             chosen = run.order.tools
             tools = tuple(tool for tool in self._toolbox.tools() if chosen is None or tool.name in chosen)
+        began = time.monotonic()
         try:
-            timed = await self._model.turn(run, tools)
+            timed = await self._model.turn(run, tools, self._observer.turn_traceparent(run, step))
         except TurnFailedError as error:
+            self._observer.turn_failed(run, time.monotonic() - began, str(error))
             await self._end(journal, State.FAILED, str(error))
             return False
         reply = timed.reply
@@ -176,7 +181,8 @@ class Executor:
         run = journal.run
         call = run.steps[step].calls[position].call
         began = time.monotonic()
-        outcome = await self._outcome(call, effect_key(run.run_id, step, position), run.traceparent)
+        traceparent = self._observer.call_traceparent(run, step, position)
+        outcome = await self._outcome(call, effect_key(run.run_id, step, position), traceparent)
         if isinstance(outcome, Unknown) and call.effect is EffectKind.AT_MOST_ONCE:
             await journal.append(LostTrack(at=time.time(), step=step, call=position, known=outcome.reason))
             return

@@ -14,12 +14,13 @@ from typing import Any
 import uvicorn
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from common.auth import NOT_BOUND, UNAUTHENTICATED, Guard
 from common.grants import ANYTHING
-from runtime import reports
+from runtime import exposition, reports
 from runtime.mcp_server import tool_servers
 from runtime.service import Runtime
 
@@ -27,6 +28,7 @@ BODY_BYTES_MAX = 8 * 1024 * 1024
 """Of one request: a task of the greatest length, in the worst encoding, with room for the rest."""
 STOP_GRACE_S = 1
 """How long open streams have when the runtime is told to end: some clients keep one as long as they live."""
+_OPEN_PATHS = ("/health", "/metrics")
 RUNS_MAX = 2000
 """Most runs in a status, the latest."""
 
@@ -55,8 +57,12 @@ def build(runtime: Runtime, mcp: MCPServer, host: str, guard: Guard) -> App:
             return JSONResponse({"ready": False, "reason": reason}, status_code=503)
         return JSONResponse({"ready": True})
 
+    async def metrics(_request: Request) -> Response:
+        return Response(metrics_of(runtime), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
     mcp.custom_route("/status", methods=["GET"])(status)
     mcp.custom_route("/health", methods=["GET"])(health)
+    mcp.custom_route("/metrics", methods=["GET"])(metrics)
     is_loopback = host in ("127.0.0.1", "localhost", "::1")
     app = mcp.streamable_http_app(
         host=host,
@@ -65,6 +71,18 @@ def build(runtime: Runtime, mcp: MCPServer, host: str, guard: Guard) -> App:
         transport_security=None if is_loopback else TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
     return _guarded(app, guard, runtime)
+
+
+def metrics_of(runtime: Runtime) -> bytes:
+    """The exposition for Prometheus."""
+    observer = runtime.observer
+    return exposition.render(
+        observer.metrics,
+        (journal.run for journal in runtime.tree),
+        runtime.tools(),
+        writable=runtime.unready_reason() is None,
+        spans_lost=observer.spans_lost,
+    )
 
 
 def status_of(runtime: Runtime) -> dict[str, Any]:
@@ -88,7 +106,7 @@ def _guarded(app: App, guard: Guard, runtime: Runtime) -> App:
         # Whitespace around a value is not of it (RFC 9110, 5.5), and the HTTP parser leaves what trails.
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         shown = dict(scope["headers"]).get(b"authorization")
-        grant = ANYTHING if scope["path"] == "/health" else guard.admit(shown)
+        grant = ANYTHING if scope["path"] in _OPEN_PATHS else guard.admit(shown)
         if grant is None:
             await _refusal(401, UNAUTHENTICATED, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
             return

@@ -6,11 +6,14 @@ A record is folded when it is durable and never before, so what anybody sees of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from runtime.records import AnyRecord, Started, encode
 from runtime.run import RunState, apply
 from runtime.store import Append, Store
+
+Observe = Callable[[RunState, AnyRecord], None]
+"""Is told of a record that has become durable, and of the run as it was before."""
 
 Fence = Mapping[str, bytes | None]
 """What the store must hold for this runtime to be its owner."""
@@ -19,13 +22,14 @@ Fence = Mapping[str, bytes | None]
 class Journal:
     """A run and how it grows."""
 
-    __slots__ = ("_fence", "_lock", "_store", "_watching", "is_ending", "run", "task")
+    __slots__ = ("_fence", "_lock", "_store", "_watching", "is_ending", "observe", "run", "task")
 
     def __init__(self, store: Store, fence: Fence, run: RunState) -> None:
         self._store = store
         self._fence = fence
         self._lock = asyncio.Lock()
         self._watching: set[asyncio.Future[None]] = set()
+        self.observe: Observe = _nobody
         self.run = run
         """As its records tell it; without its steps once it has ended."""
         self.task: asyncio.Task[None] | None = None
@@ -65,6 +69,12 @@ class Journal:
             raw = tuple(encode(record) for record in records)
             await self._store.commit([Append(before.run_id, before.length, raw)], expects=self._fence)
             self.run = after if after.end is None else after.summary()
+        for record in records:
+            self.observe(before, record)
         for waiting in self._watching:
             if not waiting.done():
                 waiting.set_result(None)
+
+
+def _nobody(_run: RunState, _record: AnyRecord) -> None:
+    pass

@@ -75,13 +75,13 @@ class Model:
         if self._session is not None:
             await self._session.close()
 
-    async def turn(self, run: RunState, tools: Sequence[ToolSpec]) -> TimedReply:
+    async def turn(self, run: RunState, tools: Sequence[ToolSpec], traceparent: str | None) -> TimedReply:
         """The reply to the run's conversation. Raises TurnFailedError."""
         body = chat.request(run.order, conversation(run), tools)
         headers = self._run_headers(run) | {"Content-Type": "application/json"}
         headers["x-luftpause-class"] = run.order.run_class
-        if run.traceparent:
-            headers["traceparent"] = run.traceparent
+        if traceparent:
+            headers["traceparent"] = traceparent
         began = time.monotonic()
         reply = await self._answer("chat/completions", body, headers, chat.read_reply)
         return TimedReply(reply, time.monotonic() - began)

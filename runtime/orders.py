@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from common.ids import cut_caller
 from runtime.records import Limits, Order, RunClass
 from runtime.refusals import InvalidArgumentError
 from runtime.run import RunState
@@ -79,6 +80,11 @@ def check(request: SpawnRequest, model: str, parent: RunState | None, missing: C
         limits=Limits(request.budget_tokens, request.budget_tool_calls, seconds),
         approve_tools=request.approve_tools,
     )
+
+
+def clean_caller(text: str) -> str:
+    """A caller as it can stand in a header: printable, at most 128 bytes."""
+    return cut_caller("".join(char for char in text.strip() if char.isprintable()))
 
 
 def _run_class(asked: str | None, parent: RunState | None) -> RunClass:

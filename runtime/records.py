@@ -161,6 +161,8 @@ class LostTrack(Record, frozen=True, kw_only=True, tag="lost-track"):
     call: int
     known: str
     """What is known, in a sentence."""
+    recovery_id: str | None = None
+    """The start of a runtime that found this; None: it was found at once."""
 
 
 class Answered(Record, frozen=True, kw_only=True, tag="answered"):

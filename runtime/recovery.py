@@ -7,10 +7,14 @@ key; any other waits for a person. A run whose parent was cancelled goes with it
 from __future__ import annotations
 
 import asyncio
+import logging
+import secrets
 import time
+import uuid
 from collections.abc import Iterator
 
 from runtime.journal import Fence, Journal
+from runtime.observer import Observer
 from runtime.records import JournalError, LostTrack, decode
 from runtime.run import RunState, fold
 from runtime.store import Store
@@ -18,6 +22,8 @@ from runtime.tool_specs import EffectKind
 
 OWNER = "owner"
 """Key of the store's value that tells which runtime may write: a number that rises with every start."""
+log = logging.getLogger("runtime.recovery")
+
 INTERRUPTED = "The runtime was stopped while this tool call was in progress, and nobody knows whether it took effect."
 
 
@@ -50,19 +56,36 @@ async def load(store: Store, fence: Fence) -> list[Journal]:
     return journals
 
 
-async def recover(store: Store, fence: Fence) -> list[Journal]:
+def new_recovery_id(now: float) -> str:
+    """A name for one start of a runtime, by which its log, its spans and its journals are found (UUID, version 7)."""
+    random_bits = secrets.randbits(74)
+    number = int(now * 1000) << 80 | 0x7 << 76 | random_bits >> 62 << 64 | 0b10 << 62 | random_bits & (1 << 62) - 1
+    return str(uuid.UUID(int=number))
+
+
+async def recover(store: Store, fence: Fence, observer: Observer) -> list[Journal]:
     """As `load`, with the calls marked that nobody knows about. Raises JournalError or StoreError."""
+    began, recovery_id = time.monotonic(), new_recovery_id(time.time())
     journals = await load(store, fence)
-    lost = ((journal, tuple(lost_calls(journal.run, time.time()))) for journal in journals)
+    found = [journal for journal in journals if journal.run.end is None]
+    for journal in found:
+        journal.observe = observer.observe
+    lost = ((journal, tuple(lost_calls(journal.run, time.time(), recovery_id))) for journal in journals)
     await asyncio.gather(*(journal.append(*records) for journal, records in lost if records))
+    took_s = time.monotonic() - began
+    for journal in found:
+        observer.recovered(journal.run, recovery_id, took_s)
+        log.debug("event=run_recovered run=%s recovery_id=%s", journal.run.run_id, recovery_id)
+    if found:
+        log.info("event=recovered recovery_id=%s runs=%d duration_s=%.3f", recovery_id, len(found), took_s)
     return journals
 
 
-def lost_calls(run: RunState, now: float) -> Iterator[LostTrack]:
+def lost_calls(run: RunState, now: float, recovery_id: str | None = None) -> Iterator[LostTrack]:
     """The calls of an unfinished run whose outcome nobody knows, and that must not be made again by themselves."""
     if run.end is not None or not run.steps:
         return
     for position, each in enumerate(run.steps[-1].calls):
         begun = each.outcome is None and each.intended and each.unknown is None
         if begun and each.call.effect is EffectKind.AT_MOST_ONCE:
-            yield LostTrack(at=now, step=len(run.steps) - 1, call=position, known=INTERRUPTED)
+            yield LostTrack(at=now, step=len(run.steps) - 1, call=position, known=INTERRUPTED, recovery_id=recovery_id)

@@ -12,12 +12,14 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
-from common.ids import cut_caller
+from common.tracing import Tracer
 from runtime import approvals, budgets, decisions, moves, orders, recovery
 from runtime.decisions import Decision, Question
 from runtime.executor import Executor
 from runtime.journal import Fence, Journal
 from runtime.llm import Model
+from runtime.metrics import MeasuredStore
+from runtime.observer import Observer
 from runtime.orders import SpawnRequest
 from runtime.records import Answered, AnyRecord, Ended, JournalError, Limits, Started, State, decode
 from runtime.refusals import InvalidArgumentError, WrongStateError
@@ -43,7 +45,15 @@ class Runtime:
     """All runs of one store. `start` it, ask it, `close` it."""
 
     def __init__(
-        self, store: Store, fence: Fence, model: Model, toolbox: Toolbox, *, default_model: str | None, keep_s: float
+        self,
+        store: Store,
+        fence: Fence,
+        model: Model,
+        toolbox: Toolbox,
+        observer: Observer,
+        *,
+        default_model: str | None,
+        keep_s: float,
     ) -> None:
         self._store = store
         self._fence = fence
@@ -51,11 +61,12 @@ class Runtime:
         self._toolbox = toolbox
         self._default_model = default_model
         self._keep_s = keep_s
-        self._executor = Executor(model, toolbox, self._is_over_budget, self._on_end)
+        self._executor = Executor(model, toolbox, self._is_over_budget, self._on_end, observer)
         self._background: set[asyncio.Task[Any]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._closing = asyncio.Event()
-        self.tree = Tree()
+        self.tree = Tree(observer.observe)
+        self.observer = observer
 
     @classmethod
     async def start(
@@ -66,15 +77,17 @@ class Runtime:
         *,
         default_model: str | None = None,
         keep_s: float = KEEP_S,
+        tracer: Tracer | None = None,
     ) -> Self:
         """Takes the store over and lets its unfinished runs go on. Raises StoreError or JournalError.
 
-        Runs that name no model get `default_model`, or the first that is served. Trees whose runs have all ended are
-        forgotten `keep_s` seconds after.
+        Runs that name no model get `default_model`, or the first served. Trees are forgotten `keep_s` after their end.
         """
-        fence = await recovery.take_over(store)
-        runtime = cls(store, fence, model, toolbox, default_model=default_model, keep_s=keep_s)
-        for journal in await recovery.recover(store, fence):
+        observer = Observer(tracer)
+        measured = MeasuredStore(store, observer.metrics)
+        fence = await recovery.take_over(measured)
+        runtime = cls(measured, fence, model, toolbox, observer, default_model=default_model, keep_s=keep_s)
+        for journal in await recovery.recover(measured, fence, observer):
             runtime.tree.add(journal)
         for journal in runtime.tree:
             await runtime._go_on(journal)
@@ -114,9 +127,9 @@ class Runtime:
             run_id=run_id,
             parent=parent.run.run_id if parent else None,
             root=parent.run.root if parent else run_id,
-            caller=parent.run.caller if parent else clean_caller(caller),
+            caller=parent.run.caller if parent else orders.clean_caller(caller),
             order=order,
-            traceparent=traceparent,
+            traceparent=self.observer.child_traceparent(parent.run, traceparent) if parent else traceparent,
         )
         return await self._to_the_end(self._begin(started, parent))
 
@@ -185,7 +198,7 @@ class Runtime:
 
     async def decide(self, question: Question, caller: str, run_class: str, traceparent: str | None = None) -> Decision:
         """The answer to one small question, which is no run. Raises InvalidArgumentError or NoAnswerError."""
-        return await decisions.decide(self._model, question, clean_caller(caller), run_class, traceparent)
+        return await decisions.decide(self._model, question, orders.clean_caller(caller), run_class, traceparent)
 
     def tools(self) -> tuple[ServerStatus, ...]:
         """The tool servers and what they offer."""
@@ -232,6 +245,7 @@ class Runtime:
     async def _begin(self, started: Started, parent: Journal | None) -> Journal:
         journal = await Journal.begin(self._store, self._fence, started)
         self.tree.add(journal)
+        self.observer.metrics.spawned += 1
         if parent is not None and (parent.is_ending or parent.run.state in _TAKES_CHILDREN_ALONG):
             # It was cancelled while the child's start was being written.
             await self._end_subtree(journal, State.CANCELLED, CANCELLED)
@@ -377,11 +391,6 @@ class Runtime:
 _NO_LIMITS = Limits()
 _TAKES_CHILDREN_ALONG = (State.CANCELLED, State.BUDGET_EXCEEDED)
 """Ends of a run with which everything below it ends too."""
-
-
-def clean_caller(text: str) -> str:
-    """A caller as it can stand in a header: printable, at most 128 bytes."""
-    return cut_caller("".join(char for char in text.strip() if char.isprintable()))
 
 
 def _is_settled(journal: Journal) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from runtime.journal import Journal
+from runtime.journal import Journal, Observe
 from runtime.refusals import UnknownRunError
 from runtime.run import Usage
 
@@ -13,7 +13,9 @@ from runtime.run import Usage
 class Tree:
     """All runs by their handles, in the order of their starts."""
 
-    def __init__(self) -> None:
+    def __init__(self, observe: Observe | None = None) -> None:
+        """`observe` is told what becomes durable of the runs."""
+        self._observe = observe
         self._runs: dict[str, Journal] = {}
         self._children: dict[str, list[str]] = {}
 
@@ -23,6 +25,8 @@ class Tree:
     def add(self, journal: Journal) -> None:
         """Takes in a run; its parent has been taken in before."""
         run = journal.run
+        if self._observe is not None:
+            journal.observe = self._observe
         self._runs[run.run_id] = journal
         if run.parent is not None:
             self._children.setdefault(run.parent, []).append(run.run_id)

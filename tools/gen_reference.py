@@ -24,7 +24,9 @@ from dataplane.exposition import expose  # noqa: E402
 from dataplane.metrics import Metrics  # noqa: E402
 from fakes.engine.config import EngineConfig  # noqa: E402
 from fakes.toolserver import ToolServerConfig  # noqa: E402
+from runtime import exposition as runtime_exposition  # noqa: E402
 from runtime.config import RuntimeConfig  # noqa: E402
+from runtime.metrics import Metrics as RuntimeMetrics  # noqa: E402
 from scheduler.config import SchedulerConfig  # noqa: E402
 from scheduler.exposition import render  # noqa: E402
 from scheduler.summary import Summary  # noqa: E402
@@ -173,12 +175,13 @@ def _toml(value: object) -> str:
 
 
 def metrics() -> Iterator[str]:
-    """The Prometheus metrics of scheduler and dataplane."""
+    """The Prometheus metrics of the services."""
     gauges = dict.fromkeys(("held", "in_flight", "runs", "connections", "scheduler_connected"), 0)
     yield "## Metrics\n\n`GET /metrics` in Prometheus' text format, open without a token.\n"
     for title, text in (
         ("Scheduler, on its status port", render(Summary((), (), ()), Tally())),
         ("Dataplane, summed over its workers", expose(Metrics().snapshot(**gauges))),
+        ("Runtime", runtime_exposition.render(RuntimeMetrics(), (), (), writable=True, spans_lost=0)),
     ):
         said = [line.split(" ", 3)[1:] for line in text.decode().splitlines() if line.startswith("# ")]
         types = {name: rest for kind, name, rest in said if kind == "TYPE"}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 
+from common.logs import set_up_logging
 from common.signals import serve_until_signal
 from fakes.engine.config import EngineConfig
 from fakes.engine.server import EngineServer
@@ -43,8 +43,8 @@ async def _until_stopped(stop: asyncio.Event, servers: list[EngineServer]) -> No
 
 def main() -> int:
     """Reads the configuration and serves: the exit code."""
-    logging.basicConfig(level=logging.INFO, format="level=%(levelname)s logger=%(name)s %(message)s")
     config = EngineConfig.read()
+    set_up_logging(config.log_level)
     try:
         import uvloop  # noqa: PLC0415  (faster where it is installed, not needed)
     except ImportError:

@@ -15,6 +15,7 @@ import pathlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from common.tracing import Tracer
 from fakes.engine.config import EngineConfig
 from fakes.engine.server import EngineServer
 from runtime.journal import Journal
@@ -100,6 +101,8 @@ class Rig:
         self.tools = ScriptedToolbox()
         self.wrap: Callable[[Store], Store] = lambda store: store
         """What the runtime gets in place of its store."""
+        self.tracer: Tracer | None = None
+        """With what the next runtime traces."""
         self._store: SqliteStore | None = None
         self._runtime: Runtime | None = None
 
@@ -118,7 +121,9 @@ class Rig:
     async def start(self) -> None:
         """Starts a runtime on the folder's store."""
         self._store = await SqliteStore.open(self.folder / "runs.db")
-        self._runtime = await Runtime.start(self.wrap(self._store), self.model, self.tools, default_model="fake-1b")
+        self._runtime = await Runtime.start(
+            self.wrap(self._store), self.model, self.tools, default_model="fake-1b", tracer=self.tracer
+        )
 
     async def crash(self) -> None:
         """Ends the runtime without its doing: nothing that it was about to write is written."""

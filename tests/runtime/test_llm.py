@@ -83,7 +83,7 @@ async def served(dataplane: Dataplane) -> AsyncIterator[str]:
 async def turn(dataplane: Dataplane, **order: Any) -> chat.Reply:
     """One turn of a new run."""
     async with served(dataplane) as url, Model(url, "secret") as model:
-        return (await model.turn(fold([j.started(**order)]), ())).reply
+        return (await model.turn(fold([j.started(**order)]), (), None)).reply
 
 
 async def test_a_turn_says_whose_it_is() -> None:
@@ -129,7 +129,7 @@ async def test_a_refusal_fails_the_turn_at_once_with_its_reason(status: int) -> 
 async def test_nobody_there_is_tried_again_and_then_told() -> None:
     async with Model("http://127.0.0.1:1", None) as model:
         with pytest.raises(TurnFailedError, match="Cannot connect"):
-            await model.turn(fold([j.started()]), ())
+            await model.turn(fold([j.started()]), (), None)
 
 
 async def test_a_429_is_waited_out_as_long_as_it_says() -> None:

@@ -130,8 +130,8 @@ class CallingModel(Model):
         super().__init__("http://127.0.0.1:1", None)
         self._left = rounds
 
-    async def turn(self, run: RunState, tools: Sequence[ToolSpec]) -> TimedReply:
-        del run, tools
+    async def turn(self, run: RunState, tools: Sequence[ToolSpec], traceparent: str | None) -> TimedReply:
+        del run, tools, traceparent
         self._left -= 1
         calls = (RawCall("", "lookup", "{}"),) if self._left >= 0 else ()
         return TimedReply(Reply("", calls), 0.0)
