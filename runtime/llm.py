@@ -105,7 +105,7 @@ class Model:
             async with asyncio.timeout(ASK_LIMIT_S), self._open.delete(url, headers=self._run_headers(run)) as answer:
                 answer.raise_for_status()
         except (aiohttp.ClientError, TimeoutError) as error:
-            log.debug("event=run_end_not_told run=%s error=%s", run.run_id, error or "timeout")
+            log.debug("event=run_end_not_told run=%s error=%s", run.run_id, str(error) or type(error).__name__)
 
     async def first_served(self) -> str | None:
         """The first model that the dataplane lists; None where it lists none, or does not answer."""
@@ -114,7 +114,7 @@ class Model:
                 async with self._open.get(f"{self._url}/v1/models", headers=self._headers) as answer:
                     return chat.read_first_model(await _read(answer)) if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, TurnFailedError) as error:
-            log.info("event=models_not_told error=%s", error or "timeout")
+            log.info("event=models_not_told error=%s", str(error) or type(error).__name__)
             return None
 
     @property
@@ -158,7 +158,7 @@ class Model:
                     raise TurnFailedError(problem, answer.status, said)
                 return problem
         except aiohttp.ClientError as error:
-            return f"the model's turn failed: {error or type(error).__name__}"
+            return f"the model's turn failed: {str(error) or type(error).__name__}"
         except TimeoutError:
             raise _took_too_long() from None
 

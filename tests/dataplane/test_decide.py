@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dataplane import whole_turn
 from protos import turn_pb2
 from tests.dataplane.conftest import Rig
 from tests.dataplane.raw_client import request
@@ -245,6 +246,30 @@ async def test_an_engine_that_cannot_be_reached_is_a_502(running: Rig) -> None:
     response = await running.ask(decide(CLASSIFY))
     assert (response.status, response.error) == (502, "engine engine-0: connection refused")
     await running.reported("STARTED", "FAILED")
+
+
+async def test_an_engine_that_is_silent_for_too_long_is_a_504(running: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def think(call: Call) -> None:
+        await call.left()
+
+    monkeypatch.setattr(whole_turn, "STALL_S_MAX", 0.1)
+    running.engine.script = think
+    response = await running.ask(decide(CLASSIFY))
+    assert (response.status, response.error) == (504, "engine engine-0: no byte for 0.1 s")
+    await running.reported("STARTED", "FAILED")
+    await wait_until(lambda: running.engine.open == 0)
+
+
+@pytest.mark.parametrize("body", [CLASSIFY, {**CLASSIFY, "model": "classifier"}], ids=["no model", "a model"])
+async def test_while_the_scheduler_is_gone_it_waits_as_if_held(rig: Rig, body: dict[str, Any]) -> None:
+    rig.engine.script = sends(whole(CLASSIFIED))
+    port = rig.scheduler.port
+    await rig.scheduler.stop()
+    await rig.start()
+    client = await rig.client()
+    await client.send(decide(body))
+    await rig.scheduler.start(port)
+    assert (await client.response()).json["label"] == "spam"
 
 
 async def test_an_engine_without_logprobs_is_a_422_that_names_the_labels(running: Rig) -> None:

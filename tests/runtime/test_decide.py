@@ -11,12 +11,15 @@ import grpc
 import pytest
 
 from common.auth import bearer_metadata
+from common.grants import CLASSES, Grant
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc
 from runtime import decisions, llm
+from runtime.access import Access
 from runtime.decisions import Decision, Question
 from runtime.llm import Model
 from runtime.refusals import InvalidArgumentError, NoAnswerError
+from runtime.tree import Tree
 from tests.node import installed_modules, run
 from tests.runtime.service_process import RuntimeProcess, running_runtime
 from tests.runtime.test_llm import Dataplane, Respond, breaks_off, says, served
@@ -111,6 +114,11 @@ async def test_grpc_tells_statuses(runtime: RuntimeProcess) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await runs.Decide(pb.DecideRequest(input="hi"))
         assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize(("classes", "run_class"), [(CLASSES, "interactive"), (("batch",), "batch")])
+def test_a_decision_is_interactive_where_the_token_allows_it(classes: tuple[str, ...], run_class: str) -> None:
+    assert Access(Grant("bob", classes=classes), Tree()).decision_class == run_class
 
 
 async def asked(*answers: Respond, question: Question | None = None) -> tuple[Decision, Dataplane]:
