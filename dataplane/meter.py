@@ -94,9 +94,10 @@ class Meter:
         """Whether the reply said that it is complete, which counts where HTTP cannot tell."""
         raise NotImplementedError
 
-    def is_ordinary(self, data: bytes, start: int, end: int) -> bool:  # noqa: ARG002
-        """Whether `data[start:end]` may be relayed without being fed: only a stream can tell."""
-        return False
+    @property
+    def template(self) -> tuple[bytes, bytes] | None:
+        """What surrounds the text of an event that needs not be fed if it comes next: only a stream can tell."""
+        return None
 
     def feed(self, data: bytes) -> bytes:
         """Takes the next bytes of the body; returns those to relay now."""
@@ -174,11 +175,11 @@ class ReplyMeter(Meter):
 class StreamMeter(Meter):
     """Reads a reply that is an event stream. With `hide_usage`, the chunk that carries only usage is not relayed.
 
-    The ordinary chunk differs from the one before it only inside the string of its content. Such a chunk, found by what
-    is before and behind that string, is relayed without a further look.
+    The ordinary chunk differs from the one before it only inside the string of its content. `template` tells what is
+    before and behind that string, so that such a chunk can be relayed without a further look.
     """
 
-    __slots__ = ("_after", "_after_bytes", "_before", "_before_bytes", "_buffer", "_hide_usage", "_tail", "_templated")
+    __slots__ = ("_buffer", "_hide_usage", "_tail", "_template")
 
     def __init__(self, hide_usage: bool) -> None:
         super().__init__()
@@ -186,30 +187,17 @@ class StreamMeter(Meter):
         self._tail = b""
         """The last bytes of an event that is too large to be read, while it comes."""
         self._hide_usage = hide_usage
-        self._templated = False
-        """Whether the next bytes begin an event, and an ordinary chunk has been seen."""
-        self._before = self._after = b""
-        self._before_bytes = self._after_bytes = 0
+        self._template: tuple[bytes, bytes] | None = None
 
     @property
     def whole(self) -> bool:
         """Whether the stream came to `[DONE]` or to a finish reason."""
         return self.done or bool(self.finish_reason)
 
-    def feed(self, data: bytes) -> bytes:
-        """Reads the events that are whole with `data`. While usage is hidden, unfinished ones are held back."""
-        if self.is_ordinary(data, 0, len(data)):
-            return data
-        return self._feed_anything(data)
-
-    def is_ordinary(self, data: bytes, start: int, end: int) -> bool:
-        """Whether `data[start:end]` is one whole event with nothing to be read or hidden; it need not be fed then."""
-        return (
-            self._templated
-            and data.startswith(self._before, start)
-            and data.endswith(self._after, start, end)
-            and data.find(b'"', start + self._before_bytes, end - self._after_bytes) < 0
-        )
+    @property
+    def template(self) -> tuple[bytes, bytes] | None:
+        """Of the last event but its text, if the next bytes begin an event."""
+        return self._template if not len(self._buffer) and not self._tail else None
 
     def finish(self) -> bytes:
         """Reads an event that lacks its empty line."""
@@ -217,7 +205,8 @@ class StreamMeter(Meter):
         relayed = self._read_events(rest + b"\n\n") if rest else b""
         return rest if relayed and self._hide_usage else b""
 
-    def _feed_anything(self, data: bytes) -> bytes:
+    def feed(self, data: bytes) -> bytes:
+        """Reads the events that are whole with `data`. While usage is hidden, unfinished ones are held back."""
         unread, rest = self._split_unread(data)
         buffer, too_large = self._buffer, b""
         events = relayed = buffer.feed(rest)
@@ -229,7 +218,6 @@ class StreamMeter(Meter):
             relayed = self._read_events(events)
         elif not len(buffer):
             self._take_template(events)
-        self._templated = not len(buffer) and not self._tail and self._before_bytes > 0
         return unread + relayed + too_large if self._hide_usage else data
 
     def _split_unread(self, data: bytes) -> tuple[bytes, bytes]:
@@ -250,8 +238,7 @@ class StreamMeter(Meter):
             start = events.find(key) + len(key)
             end = events.find(b'"', start)
             if start >= len(key) and end > 0 and events.find(b"\\", start, end) < 0:
-                self._before, self._after = events[:start], events[end:]
-                self._before_bytes, self._after_bytes = len(self._before), len(self._after)
+                self._template = events[:start], events[end:]
                 return
 
     def _read_events(self, events: bytes) -> bytes:

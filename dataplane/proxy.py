@@ -11,21 +11,23 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from common.ids import ReplicaName
 from common.pool import Pool
 from common.tracing import Tracer
 from dataplane import chat, errors
+from dataplane.exchange import EngineError, Reply
 from dataplane.fresh_ids import id_source
 from dataplane.identity import Identity
 from dataplane.meter import Meter, ReplyMeter, StreamMeter
 from dataplane.metrics import Metrics
+from dataplane.pump import Lane, make_pump
 from dataplane.request import Request
 from dataplane.scheduler_client import SchedulerClient
 from dataplane.tickets import Ticket
 from dataplane.turn_trace import TurnTrace, log_turn, passed_on
-from dataplane.upstream import Endpoint, EngineConnection, EngineError, Reply
+from dataplane.upstream import Endpoint, EngineConnection
+from dataplane.work import TurnClient
 from protos import turn_pb2
 
 log = logging.getLogger(__name__)
@@ -39,30 +41,6 @@ CHECK_S = 60
 _LAST_CHUNK = b"0\r\n\r\n"
 
 
-class Client(Protocol):
-    """The client's connection, as its turn sees it."""
-
-    @property
-    def write(self) -> Callable[[bytes], None]:
-        """Sends bytes as they are."""
-
-    @property
-    def takes_chunks(self) -> bool:
-        """Whether the client understands chunks; else the end of the connection ends the body."""
-
-    def connection_line(self) -> bytes:
-        """The last lines of an answer's head."""
-
-    def answer_error(self, error: errors.ApiError, run_id: str) -> None:
-        """Sends a whole answer; the turn is over."""
-
-    def work_over(self) -> None:
-        """The answer is whole; the turn is over."""
-
-    def close(self) -> None:
-        """Breaks off the answer; the turn is over."""
-
-
 class Proxy:
     """What all turns of a process share."""
 
@@ -74,13 +52,16 @@ class Proxy:
         self.new_turn_id = id_source("turn")
         self._replicas = pool.by_name()
         self._endpoints: dict[tuple[str, str], Endpoint] = {}
+        self._pump = make_pump()
 
     def endpoint(self, replica: str, url: str) -> Endpoint:
         """The connections to `replica`. Raises PoolError where its key cannot be read."""
         endpoint = self._endpoints.get((replica, url))
         if endpoint is None:
             known = self._replicas.get(ReplicaName(replica))
-            endpoint = self._endpoints[replica, url] = Endpoint(replica, url, known.key() if known else None)
+            endpoint = self._endpoints[replica, url] = Endpoint(
+                replica, url, known.key() if known else None, self._pump
+            )
         return endpoint
 
     def asks_usage(self, replica: str) -> bool:
@@ -97,6 +78,8 @@ class Proxy:
         """Closes the unused engine connections."""
         for endpoint in self._endpoints.values():
             endpoint.close()
+        if self._pump is not None:
+            self._pump.close()
 
 
 class Turn:
@@ -112,10 +95,10 @@ class Turn:
         "_endpoint",
         "_engine",
         "_head",
+        "_lane",
         "_lines",
         "_meter",
         "_proxy",
-        "_relayed",
         "_relayed_before",
         "_reply",
         "_request",
@@ -125,7 +108,7 @@ class Turn:
         "_write",
     )
 
-    def __init__(self, proxy: Proxy, client: Client) -> None:
+    def __init__(self, proxy: Proxy, client: TurnClient) -> None:
         self._proxy = proxy
         self._client = client
         self._write: Callable[[bytes], None] = client.write
@@ -138,8 +121,9 @@ class Turn:
         self._chunked = False
         self._added_usage = False
         self._ended = False
-        self._relayed = self._relayed_before = 0
+        self._relayed_before = 0
         self._silent_s = 0
+        self._lane = Lane(client.write)
 
     # From the client.
 
@@ -195,8 +179,9 @@ class Turn:
 
     def check(self) -> None:
         """Called each `CHECK_S`: gives up on an engine that has been silent for `STALL_S_MAX`."""
-        if self._engine is None or self._relayed != self._relayed_before:
-            self._relayed_before = self._relayed
+        relayed_bytes = self._lane.relayed_bytes
+        if self._engine is None or relayed_bytes != self._relayed_before:
+            self._relayed_before = relayed_bytes
             self._silent_s = 0
             return
         self._silent_s += CHECK_S
@@ -257,7 +242,7 @@ class Turn:
 
     def received(self, data: bytes, complete: bool) -> None:
         """Relays bytes of the body, after reading what they tell. Reports go out before the bytes they follow from."""
-        self._relayed += len(data)
+        self._lane.relayed_bytes += len(data)
         meter = self._meter
         shown = meter.feed(data)
         if complete:
@@ -272,13 +257,13 @@ class Turn:
         if shown:
             self._write(shown)
 
-    def received_chunk(self, data: bytes, start: int) -> None:
-        """Relays one chunk of the body: an ordinary one as it came, framing and all. The hot path of streams."""
-        if self._chunked and self._meter.is_ordinary(data, start, len(data) - 2):
-            self._relayed += len(data)
-            self._write(data)
-        else:
-            self.received(data[start:-2], False)
+    def lane(self) -> Lane | None:
+        """The short way, once the reply is a stream of which an ordinary chunk has been seen."""
+        template = self._meter.template
+        if template is None or not self._chunked:
+            return None
+        self._lane.learn(*template)
+        return self._lane
 
     def lost(self, problem: str, untouched: bool) -> None:
         """The engine's connection broke: once more if it was an old one, else a 502, or a close in mid-reply."""
@@ -391,7 +376,7 @@ class Turn:
         metrics, ticket = self._proxy.metrics, self._ticket
         duration_s = time.monotonic() - ticket.arrived_at
         metrics.turn_over(ticket.message.run_class, outcome, duration_s)
-        metrics.bytes_out += self._relayed
+        metrics.bytes_out += self._lane.relayed_bytes
         if self._trace is not None:
             self._trace.over(ticket, outcome, problem, self._meter if self._reply is not None else None)
         log_turn(ticket, outcome, duration_s)

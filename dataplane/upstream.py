@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import urllib.parse
-from typing import Protocol, cast
+from typing import cast
 
 import httptools
 
 from dataplane import sockets
+from dataplane.exchange import EngineError, Exchange, Reply
+from dataplane.pump import Lane, Pump
 
 CONNECT_S_MAX = 2.0
 IDLE_S_MAX = 60.0
@@ -27,61 +29,11 @@ _FRESH_S = 1.0
 
 _DRY_BYTES_MAX = 256 * 1024
 """Most bytes read of an engine without one byte of a body among them: a head, or trailers, without an end."""
-_SHORT_BYTES = 4096
-
-
-def _chunk_head(size: int) -> bytes:
-    """How a read of `size` bytes begins if it is one chunk: with the length of what is left."""
-    for digits in (1, 2, 3):
-        payload = size - digits - 4
-        if payload > 0 and len(b"%x" % payload) == digits:
-            return b"%x\r\n" % payload
-    return b"no chunk has this size"
-
-
-_CHUNK_HEADS = tuple(map(_chunk_head, range(_SHORT_BYTES)))
 
 _HOP_BY_HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-authenticate", b"te", b"trailer", b"transfer-encoding", b"upgrade")
 )
 _OURS = frozenset((b"content-length", b"x-luftpause-run-id"))
-
-
-class EngineError(Exception):
-    """The engine could not be reached; the text says why, in a few words."""
-
-
-class Reply:
-    """The head of an engine's reply."""
-
-    __slots__ = ("chunked", "close_delimited", "content_type", "length", "lines", "reason", "status")
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.reason = b""
-        self.lines: list[bytes] = []
-        """Headers to pass on, each with its line end: all but hop-by-hop ones, the length and our own."""
-        self.content_type = b""
-        self.length: bytes | None = None
-        self.chunked = False
-        self.close_delimited = False
-        """Whether only the end of the connection ends the body."""
-
-
-class Exchange(Protocol):
-    """One request and its reply, as its connection sees it."""
-
-    def answered(self, reply: Reply) -> None:
-        """The reply's head is there. Called once, and `received` right after it."""
-
-    def received(self, data: bytes, complete: bool) -> None:
-        """More of the body; with `complete` it is whole, and the connection already belongs to someone else."""
-
-    def received_chunk(self, data: bytes, start: int) -> None:
-        """As `received`, of one whole chunk in its framing: the body's bytes are `data[start:-2]`."""
-
-    def lost(self, problem: str, untouched: bool) -> None:
-        """There will be no more. `untouched`: a kept connection was closed before the request came there, for sure."""
 
 
 class EngineConnection(asyncio.Protocol):
@@ -96,16 +48,19 @@ class EngineConnection(asyncio.Protocol):
         "_endpoint",
         "_eof",
         "_exchange",
+        "_fd",
         "_head_ready",
         "_keep",
         "_parser",
         "_parts",
         "_paused",
+        "_read_error",
         "_reply",
         "_tokens",
         "_touched",
         "_transport",
         "idle_since",
+        "lane",
         "reused",
     )
 
@@ -122,6 +77,11 @@ class EngineConnection(asyncio.Protocol):
         self._dry_bytes = 0
         self._keep = False
         self._paused = False
+        self._fd = -1
+        """The socket, while the pump reads it; the transport only writes then."""
+        self.lane: Lane | None = None
+        """Where the next bytes go if they are an ordinary chunk."""
+        self._read_error: Exception | None = None
         self._eof = False
         self.reused = False
         self._acked_bytes: int | None = None
@@ -142,6 +102,8 @@ class EngineConnection(asyncio.Protocol):
         self._dry_bytes = 0
         idle_s = asyncio.get_running_loop().time() - self.idle_since if self.reused else 0.0
         self._acked_bytes = sockets.acked_bytes(self._transport) if idle_s > _FRESH_S else None
+        if self._fd < 0 and self._endpoint.pump is not None:
+            self._give_to(self._endpoint.pump)
         if len(body) < _JOIN_BYTES_MAX:
             self._transport.write(head + body)
         else:
@@ -152,19 +114,27 @@ class EngineConnection(asyncio.Protocol):
         """Closes the connection at once, which stops the engine's generation; the exchange hears nothing more."""
         self._exchange = None
         if self._transport is not None:
+            self._leave_pump()
             self._transport.abort()
 
     def pause(self) -> None:
         """Reads no more, until `resume`."""
-        if self._transport is not None:
-            self._paused = True
+        if self._transport is None:
+            return
+        self._paused = True
+        if self._fd < 0:
             self._transport.pause_reading()
+        else:
+            self._leave_pump()
 
     def resume(self) -> None:
         """Reads on."""
         if self._paused and self._transport is not None:
             self._paused = False
-            self._transport.resume_reading()
+            if self._fd < 0:
+                self._transport.resume_reading()
+            elif self._endpoint.pump is not None:
+                self._endpoint.pump.add(self._fd, self)
 
     @property
     def is_open(self) -> bool:
@@ -183,11 +153,12 @@ class EngineConnection(asyncio.Protocol):
         if exchange is None or self._parser is None:
             self.abort()  # bytes that nobody asked for: it cannot be trusted with a request
             return
-        size = len(data)
-        if self._at_chunk and size < _SHORT_BYTES and data.startswith(_CHUNK_HEADS[size]) and data.endswith(b"\r\n"):
-            # Exactly one chunk, with its framing: the parser need not see it, it waits for the next one as before.
-            exchange.received_chunk(data, len(_CHUNK_HEADS[size]))
-            return
+        lane = self.lane
+        if lane is not None:
+            if lane.takes(data):
+                lane.write(data)
+                return
+            self.lane = None
         self._touched = True
         problem = self._parse(data)
         self._at_chunk = self._at_chunk_end and data.endswith(b"\r\n")
@@ -210,6 +181,16 @@ class EngineConnection(asyncio.Protocol):
         if problem and self._exchange is exchange:
             self.abort()
             exchange.lost(problem, untouched=False)
+        elif self._at_chunk and self._exchange is exchange:
+            # The parser need not see whole chunks: it waits for the next one as before.
+            self.lane = exchange.lane()
+
+    def reading_ended(self, error: Exception | None) -> None:
+        """The pump has come to the end, or to an error; the transport does not look by itself."""
+        self._eof = error is None
+        self._read_error = error
+        if self._transport is not None:
+            self._transport.abort()
 
     def eof_received(self) -> None:
         """The engine will send no more; the transport closes itself."""
@@ -217,9 +198,10 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone: the end of a reply that has no other end, else a loss."""
+        self._leave_pump()
+        error = error or self._read_error
         untouched = not error and self._is_untouched()
-        self._transport = None
-        self._parser = None
+        self._transport = self._parser = self.lane = None
         self._endpoint.dropped(self)
         exchange, self._exchange = self._exchange, None
         if exchange is None:
@@ -234,6 +216,16 @@ class EngineConnection(asyncio.Protocol):
         acknowledged the request, had it been there; a reset acknowledges nothing, so that it proves nothing."""
         before = self._acked_bytes
         return before is not None and self._eof and not self._touched and sockets.acked_bytes(self._transport) == before
+
+    def _give_to(self, pump: Pump) -> None:
+        assert self._transport is not None
+        self._transport.pause_reading()
+        self._fd = self._transport.get_extra_info("socket").fileno()
+        pump.add(self._fd, self)
+
+    def _leave_pump(self) -> None:
+        if self._fd >= 0 and self._endpoint.pump is not None:
+            self._endpoint.pump.remove(self._fd)
 
     def _parse(self, data: bytes) -> str:
         """Feeds the parser; says what is wrong, unless it is about what follows a whole reply, which is nobody's."""
@@ -330,11 +322,13 @@ class EngineConnection(asyncio.Protocol):
 class Endpoint:
     """One replica: where it is, what it is shown, and its connections."""
 
-    def __init__(self, replica: str, url: str, key: str | None) -> None:
+    def __init__(self, replica: str, url: str, key: str | None, pump: Pump | None) -> None:
+        """`pump` reads the connections, where it can: TLS has no socket with the bytes in it."""
         parts = urllib.parse.urlsplit(url)
         self.replica = replica
         self._host = parts.hostname or ""
         self._tls = parts.scheme == "https"
+        self.pump = None if self._tls else pump
         self._port = parts.port or (443 if self._tls else 80)
         self._base = parts.path.rstrip("/") or "/v1"
         authorization = f"authorization: Bearer {key}\r\n" if key else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from dataplane import errors
@@ -32,7 +33,31 @@ class Work(Protocol):
         """Called each minute."""
 
 
-class Client(Protocol):
+class TurnClient(Protocol):
+    """The client's connection, as its turn sees it."""
+
+    @property
+    def write(self) -> Callable[[bytes], None]:
+        """Sends bytes as they are."""
+
+    @property
+    def takes_chunks(self) -> bool:
+        """Whether the client understands chunks; else the end of the connection ends the body."""
+
+    def connection_line(self) -> bytes:
+        """The last lines of an answer's head."""
+
+    def answer_error(self, error: errors.ApiError, run_id: str) -> None:
+        """Sends a whole answer; the turn is over."""
+
+    def work_over(self) -> None:
+        """The answer is whole; the turn is over."""
+
+    def close(self) -> None:
+        """Breaks off the answer; the turn is over."""
+
+
+class RareClient(Protocol):
     """The client's connection, as its rare work sees it."""
 
     def answer(self, answer: Answer) -> None:
@@ -44,7 +69,7 @@ class RareWork:
 
     __slots__ = ("_client", "_task")
 
-    def __init__(self, client: Client, route: Rare) -> None:
+    def __init__(self, client: RareClient, route: Rare) -> None:
         self._client = client
         self._task = asyncio.get_running_loop().create_task(self._run(route))
 

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from dataplane import upstream
-from dataplane.upstream import Endpoint, EngineConnection, Reply
+from dataplane.exchange import Reply
+from dataplane.pump import make_pump
+from dataplane.upstream import Endpoint, EngineConnection
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere TCP does not tell, and nothing is sent again"
@@ -35,7 +37,7 @@ class Exchange:
         if complete:
             self.ended.set_result(None)
 
-    def received_chunk(self, data: bytes, start: int) -> None:
+    def lane(self) -> None:
         """No answer here has chunks."""
 
     def lost(self, _problem: str, untouched: bool) -> None:
@@ -52,7 +54,7 @@ def listening() -> Iterator[socket.socket]:
 
 async def kept(listening: socket.socket) -> tuple[EngineConnection, socket.socket]:
     """A connection that has carried a request, and the engine's end of it."""
-    endpoint = Endpoint("engine", f"http://127.0.0.1:{listening.getsockname()[1]}", None)
+    endpoint = Endpoint("engine", f"http://127.0.0.1:{listening.getsockname()[1]}", None, make_pump())
     connection = await endpoint.connect()
     engine, _ = listening.accept()
     first = Exchange()

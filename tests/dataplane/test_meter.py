@@ -134,22 +134,18 @@ def test_events_joined_are_the_bytes_that_came(events: list[bytes], places: list
     assert split(whole) == events
 
 
-def test_an_ordinary_chunk_is_recognised_without_reading_it() -> None:
-    def chunk(text: str) -> bytes:
-        return event(delta(content=text)).replace(b": ", b":").replace(b"data:", b"data: ")
-
+def test_an_ordinary_chunk_is_told_by_what_is_around_its_text() -> None:
     meter = StreamMeter(hide_usage=True)
-    meter.feed(chunk("a"))
-    meter.feed(chunk("b"))
-    for text, ordinary in (("c", True), ("longer text", True), ('a "quote"', False), ("", True)):
-        data = b"##" + chunk(text) + b"#"
-        assert meter.is_ordinary(data, 2, len(data) - 1) is ordinary, text
-    finish = event(delta(finish_reason="stop")).replace(b": ", b":").replace(b"data:", b"data: ")
-    assert not meter.is_ordinary(finish, 0, len(finish))
-    half = chunk("d")[:40]
-    assert not meter.is_ordinary(half, 0, len(half))
-    meter.feed(half)
-    assert not meter.is_ordinary(chunk("e"), 0, len(chunk("e"))), "in the middle of an event nothing is ordinary"
+    around = tuple(event(delta(content="|")).split(b"|"))
+    half = event(delta(content="d"))[:40]
+    for data, template in (
+        (event(delta(content="a")), None),  # read, for its first token
+        (event(delta(content="b")), around),
+        (half, None),  # in the middle of an event nothing is ordinary
+        (event(delta(content="d")).removeprefix(half), around),
+    ):
+        meter.feed(data)
+        assert meter.template == template
 
 
 @given(streams, streams, cuts, st.sampled_from([b"\n\n", b"\r\n\r\n"]))
