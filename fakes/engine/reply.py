@@ -4,7 +4,7 @@ Whether it calls a tool, in this order ("results" are the tool messages after th
 - `tool_choice` "none", or no tools: never. A named tool: that one, always.
 - The last user message has lines `CALL <name> {<arguments>}`: these calls in their order, as they stand, also where the
   tool is not offered or the arguments are broken. As many as there are results are done; the others come in one reply,
-  or one a reply where `parallel_tool_calls` is false.
+  or one a reply where `parallel_tool_calls` is false. `CALL <name>` alone: with arguments that its schema requires.
 - `tool_choice` "required": the first tool offered.
 - Else the first tool offered until there are `tool_calls` results, with arguments that have what its schema requires.
 
@@ -37,7 +37,7 @@ _VOCABULARY = (
 WORDS = tuple(_VOCABULARY[at : at + TOKEN_BYTES] for at in range(0, len(_VOCABULARY), TOKEN_BYTES))
 """The vocabulary: each word with its space is one token of four bytes."""
 
-_CALL_LINE = re.compile(r"^CALL (\S+) (\{.*\})\s*$", re.MULTILINE)
+_CALL_LINE = re.compile(r"^CALL (\S+)(?: (\{.*\}))?[^\S\n]*$", re.MULTILINE)
 _OPTION_LINE = re.compile(r"^\s*([A-Z])\) ", re.MULTILINE)
 
 
@@ -110,7 +110,10 @@ def _calls(chat: Chat, chance: random.Random, rules: Rules) -> list[tuple[str, s
     if chat.tool_named is not None:
         return [(chat.tool_named, json.dumps(fitting(schemas[chat.tool_named], chance)))]
     user, results = _last_user(chat.messages)
-    asked = _CALL_LINE.findall(user)
+    asked = [
+        (name, arguments or json.dumps(fitting(schemas.get(name, {}), chance)))
+        for name, arguments in _CALL_LINE.findall(user)
+    ]
     if asked[results:]:
         return asked[results:] if chat.parallel_tool_calls else asked[results : results + 1]
     if chat.tool_choice == "required" or (not asked and results < rules.tool_calls):

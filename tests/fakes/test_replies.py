@@ -92,6 +92,14 @@ def test_the_prompt_may_choose_tool_and_arguments() -> None:
     assert not _calls(_say(messages, tools=[LOOKUP], parallel_tool_calls=False))
 
 
+def test_the_prompt_may_choose_the_tool_alone() -> None:
+    messages = [_user("CALL lookup\nCALL other \nCALL missing\nCALL me later")]
+    (first, *others) = _calls(_say(messages, tools=[OTHER, LOOKUP]))
+    assert first[0] == "lookup"
+    assert set(json.loads(first[1])) == set(SCHEMA["required"])
+    assert others == [("other", "{}"), ("missing", "{}")]
+
+
 def test_tool_choice_is_honoured() -> None:
     messages = [_user("x")]
     assert not _calls(_say(messages, tools=[LOOKUP], tool_choice="none"))
