@@ -29,10 +29,12 @@ from mcp_types import (
     Tool,
     ToolListChangedNotification,
 )
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from runtime import tool_http
 from runtime.results import render
+from runtime.tool_call_http import StatelessCalls
 from runtime.tool_config import Server
 from runtime.tool_specs import Done, NotStarted, Outcome, Unknown
 
@@ -58,6 +60,10 @@ class Connection:
         self._server = server
         self._on_tools = on_tools
         self._client: Client | None = None
+        self._stateless: StatelessCalls | None = None
+        """What makes the calls, where the server speaks HTTP by a version of the protocol that allows it."""
+        self._schemas: dict[str, dict[str, Any]] = {}
+        """Of the arguments of each tool that was last listed, by its name on the server."""
         self._scope = anyio.CancelScope()
         self._wake = asyncio.Event()
         self._ended = False
@@ -82,7 +88,7 @@ class Connection:
         try:
             with self._scope:
                 async with self._connected() as client:
-                    self._on_tools(await _list_tools(client))
+                    await self._list(client)
                     self._client = client
                     await self._watch(client)
                     self._close("connection lost")
@@ -115,6 +121,8 @@ class Connection:
                     server.url, http_client=http, max_sse_event_size=tool_http.ANSWER_BYTES_MAX
                 )
                 async with self._handshaken(transport) as client:
+                    if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                        self._stateless = StatelessCalls(http, server.url, client.protocol_version)
                     yield client
         else:
             assert server.command is not None
@@ -141,7 +149,7 @@ class Connection:
                 return
             try:
                 async with asyncio.timeout(_RELIST_S):
-                    self._on_tools(await _list_tools(client))
+                    await self._list(client)
             except TimeoutError:
                 # A server that does one thing at a time may be at a call, which has a limit of its own.
                 if not self._calls:
@@ -150,6 +158,11 @@ class Connection:
             except (MCPError, ValidationError) as error:
                 self._close(str(error))
                 return
+
+    async def _list(self, client: Client) -> None:
+        tools = await _list_tools(client)
+        self._schemas = {tool.name: tool.input_schema for tool in tools}
+        self._on_tools(tools)
 
     def _on_end(self) -> None:
         self._ended = True
@@ -171,14 +184,7 @@ class Connection:
             return NotStarted(self.reason)
         self._calls += 1
         try:
-            async with asyncio.timeout(timeout_s + _WRITE_S):
-                result = await client.session.call_tool(
-                    tool,
-                    arguments,
-                    read_timeout_seconds=timeout_s,
-                    meta=cast(RequestParamsMeta, meta),
-                    allow_input_required=True,
-                )
+            result = await self._call(client, tool, arguments, meta, timeout_s)
         except MCPError as error:
             return self._failed(error, timeout_s)
         except TimeoutError:
@@ -194,6 +200,28 @@ class Connection:
             return Done("the tool asks for input from a person, which it cannot get here", is_error=True)
         content = [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in result.content]
         return Done(render(content, result.structured_content), bool(result.is_error))
+
+    async def _call(
+        self, client: Client, tool: str, arguments: dict[str, Any], meta: dict[str, Any], timeout_s: float
+    ) -> object:
+        """What the server answers: a CallToolResult, or something else that asks for input."""
+        if self._stateless is None:
+            async with asyncio.timeout(timeout_s + _WRITE_S):
+                return await client.session.call_tool(
+                    tool,
+                    arguments,
+                    read_timeout_seconds=timeout_s,
+                    meta=cast(RequestParamsMeta, meta),
+                    allow_input_required=True,
+                )
+        try:
+            async with asyncio.timeout(timeout_s):
+                result = await self._stateless.call(tool, self._schemas.get(tool, {}), arguments, meta)
+        except TimeoutError:
+            raise MCPError(REQUEST_TIMEOUT, "no answer in time") from None
+        if result is not None and not result.is_error:
+            await client.session.validate_tool_result(tool, result)
+        return result
 
     def _failed(self, error: MCPError, timeout_s: float) -> Outcome:
         failure = tool_http.failure_of(error.data)

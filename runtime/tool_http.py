@@ -2,7 +2,8 @@
 
 The MCP client has no place for an exception of one request: it ends the whole client, with every call in flight. So
 failures are given to it as JSON-RPC errors, whose data says whether the request may have reached the tool
-(`failure_of`). Must not decide what follows from a failure; that is in `tool_connection`.
+(`failure_of`). Must not decide what follows from a failure; that is in `tool_connection`. Read next:
+`tool_call_http`.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ async def _told(request: httpx2.Request, response: httpx2.Response) -> httpx2.Re
         if kind != "application/json":
             await response.aclose()
             return _error(request, "lost", f"the server answered with content type '{kind}'")
-    body = await _read(response)
+    body = await read(response)
     if body is None:
         return _error(request, None, f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
     if status == 404 and _SESSION in request.headers:
@@ -120,8 +121,8 @@ async def _told(request: httpx2.Request, response: httpx2.Response) -> httpx2.Re
     return _error(request, "refused" if refused else "lost", f"the server answered {status}")
 
 
-async def _read(response: httpx2.Response) -> bytes | None:
-    """The decoded body, or None where it is too long; closes the response."""
+async def read(response: httpx2.Response) -> bytes | None:
+    """The decoded body, or None where it is too long; closes the response. Raises what the transport raises."""
     parts, size = [], 0
     try:
         async for part in response.aiter_bytes():

@@ -1,6 +1,7 @@
-"""What the official conformance tests of the Tasks extension call: their tools, each one a run of a real runtime.
+"""What the official conformance tests call: the runtime's own tools, or those that they ask of the Tasks extension.
 
-The extension, the journal and the runs are ours as they are; only the names of the tools and what they ask for are not.
+In the latter the extension, the journal and the runs are ours as they are, and each call is a run of a real runtime;
+only the names of the tools and what they ask for are not ours.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mcp_types import (
 )
 
 from common.auth import Guard
-from runtime import http, tasks
+from runtime import http, mcp_server, tasks
 from runtime.journal import Journal
 from runtime.mcp_server import Surface
 from runtime.orders import SpawnRequest
@@ -106,8 +107,8 @@ class Fixture:
 
 
 @contextlib.asynccontextmanager
-async def conformance_server(folder: pathlib.Path) -> AsyncIterator[str]:
-    """The server while the block runs: its URL."""
+async def task_tools(folder: pathlib.Path) -> AsyncIterator[str]:
+    """A server of these tools while the block runs: its URL."""
     async with rig(folder) as made:
         fixture = Fixture(made)
         extension = tasks.Tasks(made.runtime, fixture.surface.access, fixture.result, keep_s=60.0)
@@ -122,13 +123,29 @@ async def conformance_server(folder: pathlib.Path) -> AsyncIterator[str]:
             fixture.test_tool_with_task,
         ):
             mcp.add_tool(tool, structured_output=False)
-        app = http.build(made.runtime, mcp, "127.0.0.1", Guard())
-        own = listening()
-        server = http.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1))
-        serving = asyncio.create_task(server.serve(sockets=[own]))
-        try:
-            await wait_until(lambda: server.started)
-            yield f"http://127.0.0.1:{own.getsockname()[1]}/mcp"
-        finally:
-            server.should_exit = True
-            await serving
+        async with _serving(made, mcp) as url:
+            yield url
+
+
+@contextlib.asynccontextmanager
+async def own_tools(folder: pathlib.Path) -> AsyncIterator[str]:
+    """The runtime's own server while the block runs: its URL."""
+    async with (
+        rig(folder) as made,
+        _serving(made, mcp_server.build(made.runtime, Guard(), bytes(32), keep_s=60.0)) as url,
+    ):
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def _serving(made: Rig, mcp: MCPServer) -> AsyncIterator[str]:
+    app = http.build(made.runtime, mcp, "127.0.0.1", Guard())
+    own = listening()
+    server = http.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1))
+    serving = asyncio.create_task(server.serve(sockets=[own]))
+    try:
+        await wait_until(lambda: server.started)
+        yield f"http://127.0.0.1:{own.getsockname()[1]}/mcp"
+    finally:
+        server.should_exit = True
+        await serving

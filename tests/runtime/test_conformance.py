@@ -8,8 +8,7 @@ import pathlib
 import re
 
 from tests.node import installed_modules, run
-from tests.runtime.conformance_server import conformance_server
-from tests.runtime.service_process import running_runtime
+from tests.runtime.conformance_server import own_tools, task_tools
 
 MODULES = pathlib.Path(__file__).with_name("conformance")
 SCENARIO_S = 60
@@ -57,10 +56,10 @@ async def conform(url: str, scenarios: tuple[str, ...]) -> None:
 
 
 async def test_the_runtime_passes_the_scenarios_that_need_no_tools_of_theirs(tmp_path: pathlib.Path) -> None:
-    with running_runtime(tmp_path) as runtime:
-        await conform(runtime.mcp_url, PLAIN)
+    async with own_tools(tmp_path) as url:
+        await conform(url, PLAIN)
 
 
 async def test_the_tasks_extension_passes_its_scenarios(tmp_path: pathlib.Path) -> None:
-    async with conformance_server(tmp_path) as url:
+    async with task_tools(tmp_path) as url:
         await conform(url, TASKS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pathlib
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitRequestParams, ElicitResult
 
+from tests.runtime.memory_of_runs import resident_kib
 from tests.runtime.service_process import RuntimeProcess, running_runtime
 from tests.waiting import wait_until
 
@@ -242,3 +244,32 @@ async def test_sigterm_with_open_streams_ends_within_5_s_and_the_runs_go_on(tmp_
         async with connected(runtime) as client:
             (shown,) = (await call(client, "status", handle=handle))["runs"]
             assert shown["state"] == "Running"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads memory as Linux tells of it")
+async def test_an_idle_session_takes_at_most_150_kib(runtime: RuntimeProcess) -> None:
+    assert runtime.service is not None
+    pid = runtime.service.process.pid
+    headers = {"Authorization": f"Bearer {runtime.token}"}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers) as http:
+        for _ in range(20):  # what the first ones need once is not theirs
+            await idle_session(http, runtime.mcp_url)
+        before_kib = resident_kib(pid)
+        for _ in range(100):
+            await idle_session(http, runtime.mcp_url)
+        assert (resident_kib(pid) - before_kib) / 100 <= 150
+
+
+async def idle_session(http: aiohttp.ClientSession, url: str) -> None:
+    """Opens a session with its stream of messages, which stays open as long as `http` does."""
+    headers = {"Accept": "application/json, text/event-stream"}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "idle", "version": "1"}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    async with http.post(url, json=message, headers=headers) as answer:
+        headers |= {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+        await answer.read()
+    initialized = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    async with http.post(url, json=initialized, headers=headers) as answer:
+        assert answer.status == 202
+    stream = await http.get(url, headers=headers)
+    assert stream.status == 200

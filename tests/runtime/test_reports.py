@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 import tracemalloc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import grpc
 import pytest
 
+from protos import runtime_pb2 as pb
+from protos import runtime_pb2_grpc
 from runtime.chat import RawCall, Reply
 from runtime.llm import Model, TimedReply
 from runtime.run import RunState
@@ -20,7 +25,9 @@ from runtime.sqlite_store import SqliteStore
 from runtime.store import Append, ConflictError, ReadOnlyError
 from runtime.tool_specs import ToolSpec
 from tests.runtime.rig import Hold, Rig, results
+from tests.runtime.service_process import running_runtime
 from tests.stack import environment
+from tests.waiting import wait_until_sync
 
 
 async def test_a_slow_tool_is_not_started_again_while_its_owner_lives(r: Rig) -> None:
@@ -158,8 +165,30 @@ async def test_promise_12_rounds_take_memory_in_proportion_to_their_number(r: Ri
     assert await taken(300) < 4096 * 300
 
 
-def test_a_run_that_waits_on_a_tool_takes_at_most_50_kib(tmp_path: pathlib.Path) -> None:
-    command = [sys.executable, "-m", "tests.runtime.memory_of_runs", str(tmp_path), "200"]
+@pytest.mark.parametrize("where", ["here", "http"])
+def test_a_run_that_waits_on_a_tool_takes_at_most_50_kib(tmp_path: pathlib.Path, where: str) -> None:
+    command = [sys.executable, "-m", "tests.runtime.memory_of_runs", str(tmp_path), "200", where]
     done = subprocess.run(command, env=environment({}), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) <= 50
+
+
+def test_a_runtime_that_was_stopped_past_the_time_of_a_run_ends_it_once(tmp_path: pathlib.Path) -> None:
+    with running_runtime(tmp_path, {"LUFTPAUSE_TOOLS_LOOKUP_S": "600"}) as runtime:
+        assert runtime.service is not None
+        with grpc.insecure_channel(f"127.0.0.1:{runtime.grpc_port}") as channel:
+            runs = runtime_pb2_grpc.RunsStub(channel)
+            task = 'CALL lookup {"query": "x"}'
+            budget = pb.Budget(seconds=2.0)
+            handle = runs.Spawn(pb.SpawnRequest(task=task, budget=budget)).handle
+            over = time.monotonic() + 4.0
+            runtime.service.process.send_signal(signal.SIGSTOP)
+            wait_until_sync(lambda: time.monotonic() > over)
+            runtime.service.process.send_signal(signal.SIGCONT)
+            records = [
+                record.WhichOneof("record") for record in runs.Watch(pb.RunsWatchRequest(handle=handle), timeout=10)
+            ]
+            ended = runs.Get(pb.GetRequest(handle=handle)).run
+    assert records.count("end") == 1
+    assert records.count("reply") <= 1, "nothing was made up for"
+    assert (ended.state, ended.text.split("/")[0][:24]) == (pb.RUN_STATE_BUDGET_EXCEEDED, "budget exceeded: seconds")

@@ -55,42 +55,78 @@ async def empty_stream(request: web.Request, _message: dict[str, Any]) -> web.St
     return response
 
 
+async def noisy_stream(request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+    """A server that tells of its progress before it answers."""
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    progress = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}}
+    result = {"jsonrpc": "2.0", "id": message["id"], "result": {"content": [{"type": "text", "text": "t"}]}}
+    for event in (progress, result):
+        await response.write(b": ping\r\n\r\nevent: message\r\ndata: %b\r\n\r\n" % json.dumps(event).encode())
+    return response
+
+
 def error(code: int, message: str = "said") -> dict[str, Any]:
     """A JSON-RPC error."""
     return {"error": {"code": code, "message": message}}
 
 
+WHATEVER = [
+    (answering(200, {"result": {"content": [{"type": "text", "text": "t"}]}}), Done("t", is_error=False)),
+    (answering(200, {"result": {"content": [], "isError": True}}), Done("", is_error=True)),
+    (answering(200, error(-32602)), Done("said", is_error=True)),
+    (answering(200, error(-32603)), Done("said", is_error=True)),
+    (answering(500, error(-32603)), Done("said", is_error=True)),
+    (answering(200, error(-32600)), NotStarted("said")),
+    (answering(200, error(-32000)), Unknown("said")),
+    (answering(200, error(-32001)), Unknown("no answer within 5 s")),
+    (answering(401), NotStarted("the server answered 401")),
+    (answering(403, "no", content_type="text/html"), NotStarted("the server answered 403")),
+    (answering(429), NotStarted("the server answered 429")),
+    (answering(408), Unknown("the server answered 408")),
+    (answering(500), Unknown("the server answered 500")),
+    (answering(502, "bad gateway"), Unknown("the server answered 502")),
+    (answering(504), Unknown("the server answered 504")),
+    (answering(202), Unknown("the server answered 202 and will send no result")),
+    (answering(200, "ok", content_type="text/html"), Unknown("the server answered with content type 'text/html'")),
+    (cut_off, Unknown("connection lost")),
+    (half_an_answer, Unknown("connection lost")),
+    (empty_stream, Unknown("SSE stream ended")),
+    (answering(200, "nonsense", content_type="application/json"), Unknown("Failed to parse")),
+    (answering(200, {"result": {"content": 3}}), Done("the tool ran, but its answer is not valid", is_error=True)),
+]
+"""How a server may answer, and what that tells."""
+
+
 @pytest.mark.parametrize(
     ("react", "outcome"),
     [
-        (answering(200, {"result": {"content": [{"type": "text", "text": "t"}]}}), Done("t", is_error=False)),
-        (answering(200, {"result": {"content": [], "isError": True}}), Done("", is_error=True)),
-        (answering(200, error(-32602)), Done("said", is_error=True)),
-        (answering(200, error(-32603)), Done("said", is_error=True)),
-        (answering(500, error(-32603)), Done("said", is_error=True)),
-        (answering(200, error(-32600)), NotStarted("said")),
-        (answering(200, error(-32000)), Unknown("said")),
-        (answering(200, error(-32001)), Unknown("no answer within 5 s")),
-        (answering(401), NotStarted("the server answered 401")),
-        (answering(403, "no", content_type="text/html"), NotStarted("the server answered 403")),
+        *WHATEVER,
         (answering(404), NotStarted("the server no longer knows the session")),
         (answering(404, error(-32001)), NotStarted("the server no longer knows the session")),
-        (answering(429), NotStarted("the server answered 429")),
-        (answering(408), Unknown("the server answered 408")),
-        (answering(500), Unknown("the server answered 500")),
-        (answering(502, "bad gateway"), Unknown("the server answered 502")),
-        (answering(504), Unknown("the server answered 504")),
-        (answering(202), Unknown("the server answered 202 and will send no result")),
-        (answering(200, "ok", content_type="text/html"), Unknown("the server answered with content type 'text/html'")),
-        (cut_off, Unknown("connection lost")),
-        (half_an_answer, Unknown("connection lost")),
-        (empty_stream, Unknown("SSE stream ended")),
-        (answering(200, "nonsense", content_type="application/json"), Unknown("Failed to parse")),
-        (answering(200, {"result": {"content": 3}}), Done("the tool ran, but its answer is not valid", is_error=True)),
     ],
 )
 async def test_an_answer_tells_whether_the_tool_ran(react: Reaction, outcome: Outcome) -> None:
-    async with scripted(react) as (server, url), opened(Server("a", url=url)) as toolbox:
+    await tells(react, outcome, stateless=False)
+
+
+@pytest.mark.parametrize(
+    ("react", "outcome"),
+    [
+        *WHATEVER,
+        (answering(404), NotStarted("the server answered 404")),
+        (answering(200, {"result": {"resultType": "input_required"}}), Done("the tool asks for input", is_error=True)),
+        (answering(200, {}), Unknown("the answer has no result")),
+        (noisy_stream, Done("t", is_error=False)),
+    ],
+)
+async def test_an_answer_without_a_session_tells_whether_the_tool_ran(react: Reaction, outcome: Outcome) -> None:
+    await tells(react, outcome, stateless=True)
+
+
+async def tells(react: Reaction, outcome: Outcome, *, stateless: bool) -> None:
+    """Fails unless a call that is answered by `react` comes to `outcome`, and the next one works."""
+    async with scripted(react, stateless=stateless) as (server, url), opened(Server("a", url=url)) as toolbox:
         came = await call(toolbox, "act", timeout_s=5)
         assert type(came) is type(outcome)
         told, said = (each.text if isinstance(each, Done) else each.reason for each in (came, outcome))

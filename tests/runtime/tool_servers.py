@@ -53,11 +53,16 @@ async def effects(origin: str) -> dict[str, Any]:
     return told
 
 
-class ScriptedServer:
-    """An MCP server of the old era, with sessions, that has one tool `act`; `react` answers its calls."""
+WHOLE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+"""What the new era asks of every result."""
 
-    def __init__(self, react: Reaction) -> None:
+
+class ScriptedServer:
+    """An MCP server with one tool `act`, whose calls `react` answers. With sessions, or `stateless` of the new era."""
+
+    def __init__(self, react: Reaction, *, stateless: bool) -> None:
         self.react = react
+        self.stateless = stateless
         self.initialized = 0
         self.calls = 0
 
@@ -67,6 +72,8 @@ class ScriptedServer:
             return web.Response(status=405)
         message = await request.json()
         match message["method"]:
+            case "server/discover" if self.stateless:
+                return reply(message, {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, **WHOLE})
             case "initialize":
                 self.initialized += 1
                 result: dict[str, Any] = {
@@ -76,7 +83,7 @@ class ScriptedServer:
                 }
                 return reply(message, result, headers={"mcp-session-id": f"s{self.initialized}"})
             case "tools/list":
-                return reply(message, {"tools": [{"name": "act", "inputSchema": {"type": "object"}}]})
+                return reply(message, {"tools": [{"name": "act", "inputSchema": {"type": "object"}}], **WHOLE})
             case "tools/call":
                 self.calls += 1
                 return await self.react(request, message)
@@ -92,9 +99,9 @@ def reply(message: dict[str, Any], result: dict[str, Any], **options: Any) -> we
 
 
 @contextlib.asynccontextmanager
-async def scripted(react: Reaction) -> AsyncIterator[tuple[ScriptedServer, str]]:
+async def scripted(react: Reaction, *, stateless: bool = False) -> AsyncIterator[tuple[ScriptedServer, str]]:
     """A scripted server, and its URL."""
-    server = ScriptedServer(react)
+    server = ScriptedServer(react, stateless=stateless)
     app = web.Application()
     app.router.add_route("*", "/mcp", server.serve)
     runner = web.AppRunner(app, shutdown_timeout=1)
