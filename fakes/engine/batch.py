@@ -89,6 +89,8 @@ class Engine:
         self._ending: list[Request] = []
         """Requests that get their last token in the step that is being performed."""
         self._submitted = 0
+        self._pairs = 0
+        """Pairs of a prefilled token and a token before it, in the step that is being performed."""
 
     @property
     def running(self) -> Sequence[Request]:
@@ -134,6 +136,7 @@ class Engine:
         budget = self.profile.token_budget
         produced: list[Request] = []
         preempted = self.totals.preemptions
+        self._pairs = 0
         left, context = self._step_running(budget, produced)
         if preempted == self.totals.preemptions and self._waiting:
             left, context = self._admit(left, context, produced, now)
@@ -146,7 +149,7 @@ class Engine:
         self._ending.clear()
         totals.steps += 1
         totals.generation_tokens += len(produced)
-        return self._cost.step_s(budget - left, context, requests), produced
+        return self._cost.step_s(budget - left, context, requests, self._pairs), produced
 
     def _step_running(self, budget: int, produced: list[Request]) -> tuple[int, int]:
         """Computes for the running requests: the budget left and the context read."""
@@ -218,6 +221,8 @@ class Engine:
     def _compute(self, request: Request, tokens: int, produced: list[Request]) -> None:
         """Computes `tokens` of a request that has the blocks for them; after the last there is, the next comes out."""
         block_tokens = self.profile.block_tokens
+        if tokens > 1:
+            self._pairs += tokens * (2 * request.computed + tokens) // 2
         request.computed += tokens
         full = request.computed // block_tokens
         for position in range(request.committed, min(full, len(request.hashes))):

@@ -44,12 +44,14 @@ class Profile:
     """Overhead per request and step."""
     step_overhead_s: float = 126e-6
     """Overhead per step."""
+    attention_pair_s: float = 0.0
+    """Prefill's attention, per pair of a computed token and a token before it; 0 where it is small beside the rest."""
 
 
 class CostModel:
     """Step times of one profile; the divisions are done once, since `step_s` is called each step."""
 
-    __slots__ = ("_fixed_s", "_kv_s", "_request_s", "_token_s", "_weights_s")
+    __slots__ = ("_fixed_s", "_kv_s", "_pair_s", "_request_s", "_token_s", "_weights_s")
 
     def __init__(self, profile: Profile) -> None:
         self._weights_s = profile.weights_bytes / profile.bandwidth_bytes_per_s * WEIGHTS_FACTOR
@@ -57,11 +59,13 @@ class CostModel:
         self._token_s = 2.0 * profile.parameters / profile.effective_flops
         self._fixed_s = profile.layer_s * profile.layers + profile.step_overhead_s
         self._request_s = profile.request_s
+        self._pair_s = profile.attention_pair_s
 
-    def step_s(self, tokens: int, context_tokens: int, requests: int) -> float:
-        """Seconds of a step that computes `tokens` for `requests`, whose attention reads `context_tokens` of KV."""
+    def step_s(self, tokens: int, context_tokens: int, requests: int, pairs: int = 0) -> float:
+        """Seconds of a step that computes `tokens` for `requests`, whose attention reads `context_tokens` of KV and
+        prefills `pairs` of tokens."""
         linear_s = max(self._weights_s, self._token_s * tokens)
-        return linear_s + self._kv_s * context_tokens + self._fixed_s + self._request_s * requests
+        return linear_s + self._kv_s * context_tokens + self._fixed_s + self._request_s * requests + self._pair_s * pairs
 
 
 LAPTOP_1B = Profile(

@@ -1,0 +1,150 @@
+"""What stands between the agents and the engines: a plain router, or luftpause's core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
+from common.pool import Replica as PoolReplica
+from fakes.engine.batch import Request
+from scheduler.core import decide
+from scheduler.effects import PlaceTurn
+from scheduler.events import (
+    Event,
+    FirstTokenSeen,
+    ReplicaProbed,
+    RunEnded,
+    Ticked,
+    TurnArrived,
+    TurnEnded,
+    TurnStarted,
+)
+from scheduler.events import Request as Asked
+from scheduler.state import State, initial
+from simulator.agents import AgentGroup, Turn
+from simulator.clock import Clock
+from simulator.engines import SimulatedEngine, Waiter
+
+PROBE_S = 2.0
+TICK_S = 1.0
+MODEL = Model("simulated")
+DATAPLANE = DataplaneId("simulated")
+
+
+class Arm(Protocol):
+    """Decides where turns go, and when."""
+
+    def submit(self, turn: Turn) -> None:
+        """A turn has come."""
+
+    def end_run(self, run_id: str, group: AgentGroup) -> None:
+        """A run's end was told."""
+
+
+ArmFactory = Callable[[Clock, Sequence[SimulatedEngine]], Arm]
+
+
+class LeastConnections:
+    """A router that gives each request to the engine with the fewest."""
+
+    def __init__(self, clock: Clock, engines: Sequence[SimulatedEngine]) -> None:
+        self._engines = engines
+        self._next = 0
+
+    def submit(self, turn: Turn) -> None:
+        """To the engine with the fewest requests; among equals in turn."""
+        self._next += 1
+        count = len(self._engines)
+        order = [(self._next + i) % count for i in range(count)]
+        at = min(order, key=lambda i: self._engines[i].load)
+        turn.replica = at
+        self._engines[at].submit(turn.request, Waiter(turn.first_token, lambda _request: turn.ended()))
+
+    def end_run(self, run_id: str, group: AgentGroup) -> None:
+        """Runs mean nothing to it."""
+
+
+class Luftpause:
+    """The scheduler's core, with a host that probes and ticks in virtual time."""
+
+    def __init__(self, clock: Clock, engines: Sequence[SimulatedEngine]) -> None:
+        self._clock = clock
+        self._engines = engines
+        self._names = [ReplicaName(f"r{number}") for number in range(len(engines))]
+        self._by_name = {name: number for number, name in enumerate(self._names)}
+        self._turns: dict[TurnId, Turn] = {}
+        self.events = 0
+        pool = tuple(
+            PoolReplica(name=name, url="http://127.0.0.1:1", models=(MODEL,)) for name in self._names
+        )
+        self.state: State = initial(pool, at=-10.0, first_sequence=0)
+        self._probe()
+        self._tick()
+
+    def submit(self, turn: Turn) -> None:
+        """Asks for admission."""
+        turn_id = TurnId(f"{turn.run_id}.{turn.number}")
+        self._turns[turn_id] = turn
+        asked = Asked(
+            turn_id=turn_id,
+            run_id=RunId(turn.run_id),
+            new_run_id=RunId(turn.run_id),
+            caller=Caller(turn.group.caller),
+            run_class=turn.group.run_class,
+            model=MODEL,
+        )
+        self.tell(TurnArrived(self._clock.now, DATAPLANE, asked))
+
+    def end_run(self, run_id: str, group: AgentGroup) -> None:
+        """The client says that its run has ended."""
+        self.tell(RunEnded(self._clock.now, RunId(run_id), Caller(group.caller)))
+
+    def tell(self, event: Event) -> None:
+        """One decision, and what it asks for."""
+        self.events += 1
+        self.state, effects = decide(self.state, event)
+        for effect in effects:
+            assert isinstance(effect, PlaceTurn), effect
+            self._place(effect)
+
+    def _place(self, effect: PlaceTurn) -> None:
+        turn_id = effect.turn_id
+        turn = self._turns[turn_id]
+        turn.replica = self._by_name[effect.replica]
+
+        def first_token() -> None:
+            self.tell(FirstTokenSeen(self._clock.now, turn_id))
+            turn.first_token()
+
+        def ended(request: Request) -> None:
+            del self._turns[turn_id]
+            self.tell(
+                TurnEnded(
+                    self._clock.now,
+                    turn_id,
+                    turn.pauses,
+                    (),
+                    request.prompt_tokens,
+                    request.reply_tokens,
+                    request.cached_tokens,
+                )
+            )
+            turn.ended()
+
+        self._engines[turn.replica].submit(turn.request, Waiter(first_token, ended))
+        self._clock.after(0.0, lambda: self.tell(TurnStarted(self._clock.now, turn_id)))
+
+    def _probe(self) -> None:
+        for name, simulated in zip(self._names, self._engines, strict=True):
+            engine = simulated.engine
+            self.tell(
+                ReplicaProbed(
+                    self._clock.now, name, True, len(engine.running), engine.waiting, engine.cache.usage
+                )
+            )
+        self._clock.after(PROBE_S, self._probe)
+
+    def _tick(self) -> None:
+        self.tell(Ticked(self._clock.now))
+        self._clock.after(TICK_S, self._tick)
