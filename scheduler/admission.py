@@ -1,52 +1,86 @@
-"""Which replica has room for a turn, and how a probe moves its limit. Pure.
+"""Which replica has room for a turn, and how a probe moves its limits. Pure.
 
-- A replica whose engine reports no queue is not limited. Once it queues, it is limited to what its engine runs then.
-- While a limit is in force and nothing queues, it is probed upwards when all its places are taken; otherwise a burst of
-  completions at the moment of a probe would leave it low for ever. It is lifted when the replica is empty.
+- A replica whose engine reports no queue is not limited by it. Once it queues, it is limited to what its engine runs
+  then. While a limit is in force and nothing queues, it is probed upwards when all its places are taken; otherwise a
+  burst of completions at the moment of a probe would leave it low for ever. It is lifted when the replica is empty.
+- Where the size of the KV cache is known, batch work is limited by what fits into it, beside the interactive runs: so
+  many runs that all find their prefixes again, or so many turns as can be in flight (`economy` tells which pays). A
+  queue in front of a cache that is not full is prefill that waits for its step, and limits nothing.
 - A replica whose rate limits do not fit the next held turn now has no room for it, nor for those behind it (`limited`).
-- Batch turns leave free the places of interactive runs that are paused and expected back. Reservations alone never stop
-  batch work: where no batch turn is in flight, one may take a reserved place.
+- Batch turns leave free the places of interactive runs that are expected back. What is kept never stops batch work
+  altogether: where no batch work is, one turn may begin.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
+from scheduler.economy import FLIGHT_SHARE, KEPT_SHARE, keeping_pays
 from scheduler.events import ReplicaProbed, RunClass
 from scheduler.state import Replica
 
 PROBE_UP = 4
 """A full limit without a queue grows by a quarter a probe, at least by one: 2 s a probe, so it doubles in 8 s."""
+FULL_FROM = 0.8
+"""Share of the KV cache in use from which a queue is taken for a want of room."""
+RUN_SHARE_AT_FIRST = 1 / 16
+"""Of the KV cache: a run's size until the first ones are known."""
+KEPT_PER_PROBE = 0.8
+"""What is left after a probe of the room that interactive runs took before: a tenth after 20 s."""
 
 
-def has_room(replica: Replica, run_class: RunClass) -> bool:
-    """Whether `replica` takes one more turn of `run_class` now."""
+def has_room(replica: Replica, run_class: RunClass, *, resident: bool = False) -> bool:
+    """Whether `replica` takes one more turn of `run_class` now; `resident`: of a run whose prefix it keeps."""
     if not replica.healthy:
         return False
     if replica.dry_for is not None and run_class >= replica.dry_for:
         return False
-    capacity = replica.capacity
-    if capacity is None:
-        return True
-    if replica.in_flight >= capacity:
-        return False
+    in_flight, capacity = replica.in_flight, replica.capacity
     if run_class is RunClass.INTERACTIVE:
+        if capacity is None:
+            return True
+        if replica.kv_tokens is None or replica.limit != capacity:
+            return in_flight < capacity
+        # Batch turns went in where they fit, so what queues is interactive.
+        return in_flight - replica.batch_in_flight < capacity
+    if capacity is not None and (
+        in_flight >= capacity or (in_flight + replica.reserved >= capacity and replica.batch_in_flight)
+    ):
+        return False
+    kv_tokens = replica.kv_tokens
+    if kv_tokens is None:
         return True
-    return replica.in_flight + replica.reserved < capacity or not replica.batch_in_flight
+    if replica.keeps:
+        return (
+            resident
+            or not replica.batch_tokens
+            or replica.interactive_kept + replica.batch_tokens + expected_tokens(replica) <= KEPT_SHARE * kv_tokens
+        )
+    in_use = replica.interactive_tokens + replica.batch_flight_tokens
+    return not replica.batch_in_flight or in_use + expected_tokens(replica) <= FLIGHT_SHARE * kv_tokens
+
+
+def expected_tokens(replica: Replica) -> int:
+    """What a turn of an unknown run is taken to hold of the KV cache; 0 where nothing is known."""
+    return int(replica.economy.context_tokens or (replica.kv_tokens or 0) * RUN_SHARE_AT_FIRST)
 
 
 def probed(replica: Replica, probe: ReplicaProbed) -> Replica:
-    """`replica` with what the probe tells of its health and load, and its limit by it (its models are untouched)."""
+    """`replica` with what the probe tells of its health and load, and its limits by it (its models are untouched)."""
     limit = _limit(replica, probe)
     limits = [value for value in (limit, replica.max_in_flight) if value is not None]
+    kv_tokens = probe.kv_tokens or replica.kv_tokens
     return replace(
         replica,
         healthy=probe.healthy,
         running=probe.running,
         waiting=probe.waiting,
         kv_usage=probe.kv_usage,
+        kv_tokens=kv_tokens,
         limit=limit,
         capacity=min(limits, default=None),
+        interactive_kept=max(replica.interactive_tokens, replica.interactive_kept * KEPT_PER_PROBE),
+        keeps=kv_tokens is not None and keeping_pays(replica.economy, kv_tokens, keeps=replica.keeps),
     )
 
 
@@ -55,7 +89,8 @@ def _limit(replica: Replica, probe: ReplicaProbed) -> int | None:
         return replica.limit
     if probe.waiting is None:
         return None
-    if probe.waiting > 0:
+    is_full = replica.kv_tokens is None or probe.kv_usage is None or probe.kv_usage >= FULL_FROM
+    if probe.waiting > 0 and is_full:
         return max(1, probe.running or 0)
     limit = replica.limit
     if limit is None or replica.in_flight == 0:

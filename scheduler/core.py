@@ -31,7 +31,7 @@ from scheduler.events import (
 )
 from scheduler.placement import fill, rehome_held
 from scheduler.pools import put_replica, reindex, set_models
-from scheduler.runs import expect_no_more, forget, put_run, sweep_tool_calls
+from scheduler.runs import expect_no_more, forget, gone, put_run, sweep_tool_calls
 from scheduler.state import RUN_FORGOTTEN_S, TOOL_CALL_SWEEP_S, TURN_LIMIT_S, Draft, Run, State
 from scheduler.timers import Timer, is_due, set_run_timer, set_turn_timer, take_due
 
@@ -81,6 +81,7 @@ def _run_ended(draft: Draft, event: RunEnded) -> None:
     if run.in_flight or run.held:
         put_run(draft, replace(run, ended=True))
         return
+    gone(draft, run)
     forget(draft, run)
 
 
@@ -133,6 +134,7 @@ def _look(draft: Draft, timer: Timer) -> None:
         case ("pause", run_id, paused_at):
             run = draft.runs.get(run_id)
             if run is not None and run.expected_as is not None and run.paused_at == paused_at:
+                gone(draft, run)
                 put_run(draft, expect_no_more(draft, run))
         case ("turn", turn_id, _):
             turn = draft.turns.get(turn_id)

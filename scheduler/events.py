@@ -144,6 +144,8 @@ class ReplicaProbed(Struct, frozen=True, gc=False):
     """Share of the KV cache in use, the mean over the engines, 0 to 1."""
     models: tuple[Model, ...] | None = None
     """Models it serves, where they are learned; None: not told this time."""
+    kv_tokens: int | None = None
+    """Tokens that the engines' KV caches hold together."""
 
 
 class StreamLost(Struct, frozen=True, gc=False):

@@ -8,6 +8,7 @@ from scheduler.admission import has_room
 from scheduler.effects import Effect, PlaceTurn
 from scheduler.events import RunClass
 from scheduler.pools import load_key, pinned_home, pool_key, serves
+from scheduler.runs import resident_tokens
 from scheduler.state import Draft, Pool, Share, State, Turn
 
 
@@ -52,6 +53,12 @@ def _check_replicas(state: State, flying: list[Turn]) -> None:
     expected = [run for run in state.runs.values() if run.expected_as is not None]
     paused = Counter(run.home for run in expected)
     reserved = Counter(run.home for run in expected if run.expected_as is RunClass.INTERACTIVE)
+    flying_tokens: Counter[str | None] = Counter()
+    for turn in flying:
+        flying_tokens[turn.replica] += turn.tokens if turn.request.run_class is RunClass.BATCH else 0
+    resident: Counter[tuple[str | None, RunClass]] = Counter()
+    for run in state.runs.values():
+        resident[run.home, run.run_class] += resident_tokens(run)
     for replica in state.replicas.values():
         assert replica.in_flight == in_flight[replica.name]
         assert replica.batch_in_flight == batch[replica.name]
@@ -60,6 +67,9 @@ def _check_replicas(state: State, flying: list[Turn]) -> None:
         assert (replica.dry_for is not None) == (replica.name in state.dry)
         if replica.budget is not None:
             assert replica.budget.in_flight == in_flight[replica.name], "a reservation that no turn holds"
+        assert replica.batch_flight_tokens == flying_tokens[replica.name]
+        assert replica.batch_tokens == resident[replica.name, RunClass.BATCH]
+        assert replica.interactive_tokens == resident[replica.name, RunClass.INTERACTIVE] <= replica.interactive_kept
 
 
 def _check_runs(state: State) -> None:
@@ -70,7 +80,7 @@ def _check_runs(state: State) -> None:
         assert len({*run.in_flight, *run.held}) == len(run.in_flight) + len(run.held)
         assert all(state.turns[turn_id].replica is not None for turn_id in run.in_flight)
         assert all(state.turns[turn_id].replica is None for turn_id in run.held)
-        assert run.expected_as is None or (run.paused and not run.in_flight and run.home is not None)
+        assert run.expected_as is None or (not run.in_flight and run.home is not None)
         assert not run.ended or run.in_flight or run.held
     assert tuple(counts) == state.run_counts
     for turn_id, turn in state.turns.items():

@@ -29,7 +29,7 @@ SERVER_ERROR = 500
 UNREACHABLE = 0
 
 
-def choose(draft: Draft, turn: Turn, run: Run | None) -> Replica | None:
+def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Replica | None:
     """The replica for a turn that may go anywhere: the home if it fits there, else one without limits, by its load,
     else the one with most headroom. Where none fits, those with room are dry."""
     if not draft.is_open:
@@ -40,7 +40,9 @@ def choose(draft: Draft, turn: Turn, run: Run | None) -> Replica | None:
     dry = []
     for name in turn.request.fallbacks or pool_members(draft, turn):
         replica = draft.replicas.get(name)
-        if replica is None or not serves(replica, pool_key(turn)) or not has_room(replica, turn.request.run_class):
+        if replica is None or not serves(replica, pool_key(turn)):
+            continue
+        if not has_room(replica, turn.request.run_class, resident=resident and name == home):
             continue
         left = 1.0
         if replica.budget is not None:
@@ -93,7 +95,7 @@ def told(draft: Draft, event: FirstTokenSeen) -> None:
     turn = draft.turns.get(event.turn_id)
     if turn is None or turn.replica is None:
         return
-    draft.turns = draft.turns.set(event.turn_id, replace(turn, renewed_at=draft.now))
+    draft.turns = draft.turns.set(event.turn_id, replace(turn, renewed_at=draft.now, first_token_at=draft.now))
     if turn.reservation is not None:
         _tell(draft, turn, event.limits)
         draft.roomier.append(turn.replica)
@@ -193,7 +195,7 @@ def refuses(draft: Draft, turn: Turn, run: Run | None) -> bool:
         text = f"about {need.prompt:.0f} prompt tokens: no replica takes more than {largest:.0f} a window"
         _refuse(draft, turn, Reason.NEVER_FITS, text)
         return True
-    if request.fallbacks and choose(draft, turn, run) is None:
+    if request.fallbacks and choose(draft, turn, run, resident=False) is None:
         _refuse(draft, turn, Reason.NO_FALLBACK, "no replica to fall back to has room")
         return True
     if turn.gives_up_at is None or not draft.is_open:

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from common.ids import ReplicaName
 from scheduler import fairness, limited
-from scheduler.admission import has_room
+from scheduler.admission import expected_tokens, has_room
 from scheduler.effects import PlaceTurn
 from scheduler.events import RunClass
 from scheduler.ordered import Key
 from scheduler.pools import choose, load_key, pinned_home, pool_key, pool_members, put_replica
-from scheduler.runs import expect_no_more, put_run, without_place
+from scheduler.runs import expect_no_more, put_run, resident_tokens, without_place
 from scheduler.state import Draft, Replica, Run, Turn
 from scheduler.timers import set_patience_timer, set_turn_timer
 
@@ -27,14 +27,15 @@ def submit(draft: Draft, turn: Turn, run: Run | None) -> None:
     if run is not None:
         run = _untied_if_home_is_ill(draft, run)
     home = pinned_home(draft, run, pool_key(turn)) if run is not None else None
+    resident = run is not None and bool(resident_tokens(run))
     if home is None and draft.histories is not None:
         if limited.refuses(draft, turn, run):
             return
-        replica = limited.choose(draft, turn, run)
+        replica = limited.choose(draft, turn, run, resident=resident)
     elif home is None:
-        replica = choose(draft, turn, run)
+        replica = choose(draft, turn, run, resident=resident)
     else:
-        replica = home if draft.is_open and has_room(home, turn.request.run_class) else None
+        replica = home if draft.is_open and has_room(home, turn.request.run_class, resident=resident) else None
     if replica is not None:
         place(draft, turn, run, replica)
         return
@@ -52,18 +53,23 @@ def place(draft: Draft, turn: Turn, run: Run | None, replica: Replica) -> None:
     reservation = None
     if replica.budget is not None:
         replica, reservation = limited.reserve(draft, replica, turn)
+        put_replica(draft, replica)
+    tokens = 0
     if run is not None:
+        tokens = run.tokens if run.is_measured else expected_tokens(replica)
         if run.expected_as is not None and run.home == replica.name:
             # It takes the place that was kept for it, so its home gets no roomier.
-            replica = without_place(replica, run)
-            run = replace(run, expected_as=None)
+            put_replica(draft, without_place(replica, run))
+            run = replace(run, expected_as=None, tokens=tokens)
         else:
-            run = expect_no_more(draft, run)
+            run = replace(expect_no_more(draft, run), tokens=tokens)
         run = _generating(draft, run, turn, replica)
+        replica = draft.replicas[replica.name]
     busier = replace(
         replica,
         in_flight=replica.in_flight + 1,
         batch_in_flight=replica.batch_in_flight + (run_class is RunClass.BATCH),
+        batch_flight_tokens=replica.batch_flight_tokens + (tokens if run_class is RunClass.BATCH else 0),
         last_sequence=draft.sequence,
     )
     put_replica(draft, busier)
@@ -75,6 +81,8 @@ def place(draft: Draft, turn: Turn, run: Run | None, replica: Replica) -> None:
         held_s=draft.now - turn.arrived_at,
         renewed_at=draft.now,
         reservation=reservation,
+        placed_at=draft.now,
+        tokens=tokens,
     )
     draft.turns = draft.turns.set(turn_id, placed)
     fairness.count_running(draft, turn.request.caller, 1)
@@ -97,7 +105,12 @@ def free_slot(draft: Draft, turn: Turn) -> None:
     draft.turns = draft.turns.delete(turn.request.turn_id)
     replica = draft.replicas[turn.replica]
     batch = turn.request.run_class is RunClass.BATCH
-    freer = replace(replica, in_flight=replica.in_flight - 1, batch_in_flight=replica.batch_in_flight - batch)
+    freer = replace(
+        replica,
+        in_flight=replica.in_flight - 1,
+        batch_in_flight=replica.batch_in_flight - batch,
+        batch_flight_tokens=replica.batch_flight_tokens - (turn.tokens if batch else 0),
+    )
     if turn.reservation is not None:
         freer = limited.settled(draft, freer, turn.reservation)
     put_replica(draft, freer)

@@ -45,14 +45,14 @@ def pinned_home(draft: Draft, run: Run, key: PoolKey) -> Replica | None:
     return home if pins else None
 
 
-def choose(draft: Draft, turn: Turn, run: Run | None) -> Replica | None:
+def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Replica | None:
     """The replica for a turn that may go anywhere: its run's home if that has room, else the least loaded with room."""
     if not draft.is_open:
         return None
     key, run_class = pool_key(turn), turn.request.run_class
     if run is not None and run.home is not None:
         home = draft.replicas.get(run.home)
-        if home is not None and serves(home, key) and has_room(home, run_class):
+        if home is not None and serves(home, key) and has_room(home, run_class, resident=resident):
             return home
     pool = draft.pools.get(key)
     if pool is None:

@@ -97,6 +97,7 @@ class Probe:
             running=load.running,
             waiting=load.waiting,
             kv_usage=load.kv_usage,
+            kv_tokens=load.kv_tokens,
             models=models,
         )
 

@@ -8,10 +8,11 @@ from msgspec.structs import replace
 from common.ids import DataplaneId, ReplicaName, TurnId
 from scheduler import fairness, limited, turns
 from scheduler.events import DataplaneResynced, KnownRun, KnownTurn, Phase, RunClass, StreamLost
+from scheduler.habits import USUAL
 from scheduler.placement import free_slot, rehome_held
 from scheduler.pools import put_replica
 from scheduler.runs import arrive, expect_back, expect_no_more, forget, new_run, put_run, remember_tool_calls
-from scheduler.state import ORPHAN_LIMIT_S, RESERVED_S, RUN_FORGOTTEN_S, Draft, Run, Turn
+from scheduler.state import ORPHAN_LIMIT_S, RUN_FORGOTTEN_S, Draft, Run, Turn
 from scheduler.timers import set_turn_timer
 
 
@@ -83,7 +84,7 @@ def _take_over_run(draft: Draft, known: KnownRun) -> None:
         turns_done=max(run.turns_done, known.turns_done),
         active_at=max(run.active_at, at),
     )
-    if paused and known.age_s < RESERVED_S:
+    if paused and known.age_s < draft.habits.get(known.caller, USUAL).patience_s:
         expect_back(draft, told)
         told = draft.runs[known.run_id]
     _set(draft, told)

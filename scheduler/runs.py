@@ -5,7 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from common.ids import Caller, RunId
+from scheduler.economy import with_pause
 from scheduler.events import Request, RunClass
+from scheduler.habits import CALLERS_MAX, PAUSE_S_MAX, USUAL, Habit, returned, stayed_away
 from scheduler.pools import put_replica
 from scheduler.state import TOOL_CALL_REMEMBERED_S, TOOL_CALL_SWEEP_S, Draft, Replica, Run
 from scheduler.timers import set_pause_timer, set_run_timer
@@ -28,6 +30,8 @@ def arrive(draft: Draft, run_id: RunId, request: Request) -> Run:
     new."""
     run = draft.runs.get(run_id)
     if run is not None:
+        if run.turns_done and not run.in_flight and not run.held:
+            _came_back(draft, run)
         return replace(run, run_class=request.run_class, active_at=draft.now, ended=False)
     return new_run(draft, Run(run_id, request.caller, request.run_class, active_at=draft.now))
 
@@ -41,12 +45,77 @@ def new_run(draft: Draft, run: Run) -> Run:
 
 
 def put_run(draft: Draft, run: Run) -> None:
-    """Sets a run and keeps the counts by class and phase."""
+    """Sets a run and keeps the counts by class and phase, and of what its home holds for it."""
     known = draft.runs.get(run.run_id)
     draft.runs = draft.runs.set(run.run_id, run)
     if known is not None:
         draft.run_counts[_count_index(known)] -= 1
     draft.run_counts[_count_index(run)] += 1
+    _move_resident(draft, known, run)
+
+
+def resident_tokens(run: Run) -> int:
+    """What the run's home holds of it in its KV cache: all of a run that is in flight or expected back any moment. A
+    run that waits for its next turn to be placed is not counted: what it left behind is for others to take."""
+    if run.home is None or not (run.in_flight or (run.expected_as is not None and not run.held)):
+        return 0
+    return run.tokens
+
+
+def learn(draft: Draft, run: Run, habit: Habit) -> None:
+    """Sets the habit of a run's caller, unless there are too many callers."""
+    if run.caller in draft.habits or len(draft.habits) < CALLERS_MAX:
+        draft.habits = draft.habits.set(run.caller, habit)
+
+
+def gone(draft: Draft, run: Run) -> None:
+    """Learns that a run that was expected back does not come."""
+    if run.expected_as is not None:
+        habit = draft.habits.get(run.caller, USUAL)
+        learn(draft, run, stayed_away(habit, run.turns_done, paused=run.paused))
+
+
+def _came_back(draft: Draft, run: Run) -> None:
+    """Learns that a run came back after a pause."""
+    pause_s = draft.now - run.paused_at
+    if pause_s > PAUSE_S_MAX:
+        return
+    habit = draft.habits.get(run.caller, USUAL)
+    learn(draft, run, returned(habit, run.turns_done, pause_s, paused=run.paused))
+    home = draft.replicas.get(run.home) if run.home is not None else None
+    if home is not None:
+        put_replica(draft, replace(home, economy=with_pause(home.economy, pause_s)))
+
+
+def _move_resident(draft: Draft, before: Run | None, after: Run | None) -> None:
+    """Moves what a run holds of a KV cache from where it was to where it is."""
+    old = resident_tokens(before) if before is not None else 0
+    new = resident_tokens(after) if after is not None else 0
+    if before is not None and after is not None:
+        same_place = before.home == after.home and before.run_class is after.run_class
+        if old == new and (same_place or not old):
+            return
+    if old:
+        assert before is not None
+        _hold_tokens(draft, before, -old)
+    if new:
+        assert after is not None
+        _hold_tokens(draft, after, new)
+
+
+def _hold_tokens(draft: Draft, run: Run, change: int) -> None:
+    assert run.home is not None
+    home = draft.replicas.get(run.home)
+    if home is None:
+        return
+    if run.run_class is RunClass.BATCH:
+        home = replace(home, batch_tokens=home.batch_tokens + change)
+    else:
+        tokens = home.interactive_tokens + change
+        home = replace(home, interactive_tokens=tokens, interactive_kept=max(home.interactive_kept, tokens))
+    put_replica(draft, home)
+    if change < 0:
+        draft.roomier.append(run.home)
 
 
 def forget(draft: Draft, run: Run) -> None:
@@ -54,12 +123,13 @@ def forget(draft: Draft, run: Run) -> None:
     assert not run.in_flight
     assert not run.held
     expect_no_more(draft, run)
+    _move_resident(draft, run, None)
     draft.runs = draft.runs.delete(run.run_id)
     draft.run_counts[_count_index(run)] -= 1
 
 
 def expect_back(draft: Draft, run: Run) -> None:
-    """Sets a run that is paused since `paused_at`, and keeps a place for it at its home."""
+    """Sets a run that is expected back since `paused_at`, and keeps a place for it at its home."""
     home = draft.replicas.get(run.home) if run.home is not None else None
     if home is None:
         put_run(draft, run)

@@ -20,8 +20,10 @@ from common.pool import Replica as PoolReplica
 from scheduler.budgets.configured import budget_of, prices_of
 from scheduler.budgets.ledger import Budget, Price, Reservation
 from scheduler.budgets.prediction import Histories
+from scheduler.economy import NO_ECONOMY, Economy
 from scheduler.effects import Effect
 from scheduler.events import Phase, Request, RunClass
+from scheduler.habits import Habit
 from scheduler.ordered import EMPTY, Key, Ordered
 
 TURN_LIMIT_S = 600.0
@@ -38,9 +40,6 @@ ORPHAN_LIMIT_S = 15.0
 """Turns in flight of a lost stream wait so long for their dataplane's resync."""
 GRACE_S = 2.0
 """After the start nothing is placed for so long: dataplanes resync first."""
-RESERVED_S = 60.0
-"""A paused run keeps its place for so long; real tool pauses last 10 s at the median and 171 s at the 90th percentile,
-and what never comes back must not hold a place."""
 
 COMPARED_MAX = 8
 """Members of a pool that are compared when one is chosen; with more they are kept in order."""
@@ -85,6 +84,20 @@ class Replica(Struct, frozen=True, gc=False):
     dry_for: RunClass | None = None
     """Its budget does not fit the next held turn of this class: turns of it, and of those behind it, wait until
     `State.dry` says."""
+    kv_tokens: int | None = None
+    """What its KV cache holds; None: not told, and nothing is limited by it."""
+    batch_flight_tokens: int = 0
+    """Of the batch turns in flight, as estimated when they were placed."""
+    batch_tokens: int = 0
+    """Resident: of the batch runs at home here that are in flight or expected back."""
+    interactive_tokens: int = 0
+    """The same of interactive runs."""
+    interactive_kept: float = 0.0
+    """The most of `interactive_tokens` lately: a client begins its next run at once, so what one run leaves is not
+    given away."""
+    economy: Economy = NO_ECONOMY
+    keeps: bool = True
+    """Whether batch runs keep their prefixes here: then runs are admitted, else turns."""
 
 
 class Run(Struct, frozen=True, gc=False):
@@ -103,7 +116,11 @@ class Run(Struct, frozen=True, gc=False):
     paused: bool = False
     """The last reply contained a tool call."""
     expected_as: RunClass | None = None
-    """A place is kept for it at its home (`Replica.paused`), as a run of this class."""
+    """It is expected back, and a place is kept for it at its home (`Replica.paused`), as a run of this class."""
+    tokens: int = 0
+    """Of its latest turn, prompt and completion; while none has ended, an estimate."""
+    is_measured: bool = False
+    """Whether `tokens` is what an engine told."""
     paused_at: float = 0.0
     turns_done: int = 0
     active_at: float = 0.0
@@ -139,6 +156,11 @@ class Turn(Struct, frozen=True, gc=False):
     sequence: int = 0
     held_s: float = 0.0
     """In flight: how long it was held."""
+    tokens: int = 0
+    """In flight: what it was estimated to hold of the KV cache."""
+    placed_at: float = 0.0
+    first_token_at: float = 0.0
+    """0.0: none was seen."""
     renewed_at: float = 0.0
     """In flight: when something was last heard of it."""
     gives_up_at: float | None = None
@@ -234,6 +256,8 @@ class State(Struct, frozen=True, gc=False):
     """What turns did cost; None where no replica has a budget."""
     dry: Map[ReplicaName, float]
     """Replicas whose budget does not fit the next held turn, and when it will."""
+    habits: Map[Caller, Habit]
+    """How the callers' runs behave."""
 
 
 _OTHER_FIELDS = attrgetter(*State.__struct_fields__[1:])
@@ -264,6 +288,7 @@ class Draft:
     held: tuple[int, int]
     histories: Histories | None
     dry: Map[ReplicaName, float]
+    habits: Map[Caller, Habit]
     run_counts: list[int]
 
     def __init__(self, state: State) -> None:
@@ -288,6 +313,7 @@ class Draft:
             self.held,
             self.histories,
             self.dry,
+            self.habits,
         ) = _OTHER_FIELDS(state)
         self.effects: list[Effect] = []
         self.roomier: list[ReplicaName] = []
@@ -343,6 +369,7 @@ def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int) -
             held=(0, 0),
             histories=Histories() if any(replica.budget for replica in known.values()) else None,
             dry=empty,
+            habits=empty,
             run_counts=(0,) * 6,
         )
     )

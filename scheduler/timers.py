@@ -12,7 +12,8 @@ import math
 from typing import Any, Literal
 
 from common.ids import RunId, TurnId
-from scheduler.state import RESERVED_S, RUN_FORGOTTEN_S, TURN_LIMIT_S, Draft, Run, Turn
+from scheduler.habits import USUAL
+from scheduler.state import RUN_FORGOTTEN_S, TURN_LIMIT_S, Draft, Run, Turn
 
 RunTimer = tuple[Literal["run"], RunId, int]
 """The run and `Run.born`."""
@@ -39,8 +40,8 @@ def set_turn_timer(draft: Draft, turn: Turn) -> None:
 
 
 def set_pause_timer(draft: Draft, run: Run) -> None:
-    """Looks at a paused run when its place is not kept any longer."""
-    _set(draft, run.paused_at + RESERVED_S, ("pause", run.run_id, run.paused_at))
+    """Looks at a run that is expected back when it is not waited for any longer."""
+    _set(draft, run.paused_at + draft.habits.get(run.caller, USUAL).patience_s, ("pause", run.run_id, run.paused_at))
 
 
 def set_patience_timer(draft: Draft, turn: Turn) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from scheduler import limited
+from scheduler.economy import TurnSeen, with_turn
 from scheduler.effects import LogExpiry, Reason, RefuseTurn
 from scheduler.events import (
     FirstTokenSeen,
@@ -16,9 +17,14 @@ from scheduler.events import (
     TurnStarted,
 )
 from scheduler.fairness import held_key
+from scheduler.habits import USUAL
 from scheduler.placement import drop_held, free_slot, placement, rehome_held, submit
+from scheduler.pools import put_replica
 from scheduler.runs import arrive, expect_back, expect_no_more, forget, identify, put_run, remember_tool_calls
 from scheduler.state import SIGN_OF_LIFE_S, Draft, Run, State, Turn
+
+WHOLE_REPLY_SHARE = 0.02
+"""A reply that took less of its time than this after its first token came whole."""
 
 
 def arrived(draft: Draft, event: TurnArrived) -> None:
@@ -58,7 +64,11 @@ def heard_of(state: State, event: TurnStarted | FirstTokenSeen | TurnsRenewed) -
     now, turns = max(state.now, event.at), state.turns
     for turn_id in event.turn_ids if isinstance(event, TurnsRenewed) else (event.turn_id,):
         turn = turns.get(turn_id)
-        if turn is not None and turn.replica is not None and now - turn.renewed_at >= SIGN_OF_LIFE_S:
+        if turn is None or turn.replica is None:
+            continue
+        if isinstance(event, FirstTokenSeen):
+            turns = turns.set(turn_id, replace(turn, renewed_at=now, first_token_at=now))
+        elif now - turn.renewed_at >= SIGN_OF_LIFE_S:
             turns = turns.set(turn_id, replace(turn, renewed_at=now))
     return replace(state, now=now, turns=turns)
 
@@ -72,7 +82,34 @@ def ended(draft: Draft, event: TurnEnded) -> None:
         turn = limited.ended(draft, turn, event)
     if turn.run_id is not None and event.tool_call_ids:
         remember_tool_calls(draft, draft.runs[turn.run_id], event.tool_call_ids)
+    if turn.run_id is not None and event.prompt_tokens is not None:
+        _measure(draft, turn, draft.runs[turn.run_id], event.prompt_tokens, event)
     leave_flight(draft, turn, paused=event.has_tool_calls, done=1)
+
+
+def _measure(draft: Draft, turn: Turn, run: Run, prompt_tokens: int, event: TurnEnded) -> None:
+    """Notes what a whole turn told of its run's size and of its replica's economy."""
+    assert turn.replica is not None
+    completion_tokens = event.completion_tokens or 0
+    known = run.tokens if run.is_measured and run.turns_done else 0
+    fresh_tokens = max(0, prompt_tokens - known)
+    put_run(draft, replace(run, tokens=prompt_tokens + completion_tokens, is_measured=True))
+    first_token_s, decode_s = turn.first_token_at - turn.placed_at, draft.now - turn.first_token_at
+    if turn.first_token_at == 0.0 or decode_s < WHOLE_REPLY_SHARE * first_token_s:
+        return  # the reply was not streamed: when its first token came is not known
+    replica = draft.replicas[turn.replica]
+    cached_tokens = event.cached_tokens if event.cached_tokens is not None else prompt_tokens - fresh_tokens
+    seen = TurnSeen(
+        draft.now,
+        prompt_tokens,
+        completion_tokens,
+        cached_tokens,
+        fresh_tokens,
+        first_token_s,
+        decode_s,
+        replica.in_flight,
+    )
+    put_replica(draft, replace(replica, economy=with_turn(replica.economy, seen)))
 
 
 def failed(draft: Draft, event: TurnFailed) -> None:
@@ -122,7 +159,8 @@ def leave_flight(draft: Draft, turn: Turn, *, paused: bool, done: int) -> None:
         turns_done=run.turns_done + done,
         active_at=draft.now,
     )
-    if paused and not settled.in_flight:
+    habit = draft.habits.get(run.caller, USUAL)
+    if done and not settled.in_flight and not run.ended and habit.expects(settled.turns_done, paused=paused):
         expect_back(draft, settled)
     else:
         put_run(draft, settled)

@@ -1,163 +1,177 @@
-"""Closed-loop agents in virtual time: a run's turns with tool pauses between, and then the next run. Counts what a user feels."""
+"""Closed-loop agents in virtual time: a run's turns with tool pauses between, then the next run. As `loadgen.driver`
+has them, with its plans and its tallies; sizes are in tokens here."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fakes.engine.batch import Request
-from scheduler.events import RunClass
+from loadgen.record import Tally, TurnRecord
+from loadgen.workload import Group, RunPlan, plan_run
 from simulator.clock import Clock
 
 START_S_MAX = 1.0
+"""All agents have begun within this time."""
+CHARS_PER_TOKEN = 4.3
+"""Of the load's texts, with the tokeniser that the comparisons on a real engine use."""
+CONTEXT_OVERHEAD_TOKENS = 45
+"""Of the chat template and the fixed sentences around a run's context."""
+RESULT_OVERHEAD_TOKENS = 26
+"""The same around a tool's result."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What runs of a group look like, in tokens and seconds."""
-
-    turns: int = 4
-    context_tokens: int = 1900
-    growth_tokens: int = 110
-    """Of a tool's result, with what the chat template adds."""
-    reply_tokens: int = 48
-    tool_s_min: float = 0.5
-    tool_s_max: float = 2.0
-    api_tools: bool = True
-    """Whether tool calls are seen as such (else replies are text and runs pause all the same)."""
-    ends_runs: bool = True
-    """Whether a run's end is told."""
-
-
-@dataclass(frozen=True, slots=True)
-class AgentGroup:
-    """Agents of one caller and class."""
-
-    agents: int
-    run_class: RunClass
-    caller: str
-    shape: Shape = Shape()
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Turn:
     """One model request, as an arm sees it."""
 
     run_id: str
     number: int
     """Of the run's turns, from 0."""
-    group: AgentGroup
+    group: Group
     request: Request
-    pauses: bool
-    """Whether a tool call comes out of it."""
+    calls_tool: bool
+    """Whether its reply has a tool call."""
     arrived_at: float
     first_token: Callable[[], None]
     ended: Callable[[], None]
-    replica: int = -1
 
 
-@dataclass(slots=True)
-class Counts:
-    """What one group's agents saw."""
-
-    runs_s: list[float] = field(default_factory=list)
-    turns_s: list[float] = field(default_factory=list)
-    first_tokens_s: list[float] = field(default_factory=list)
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
+Submit = Callable[[Turn], None]
+"""Gives a turn to the arm."""
+EndRun = Callable[[str, Group], None]
+"""Tells the arm that a run has ended."""
 
 
 class Agents:
-    """All agents of all groups. `submit` gives a turn to the arm; `end_run` tells it a run's end."""
+    """All agents of all groups."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        groups: Sequence[AgentGroup],
-        seed: int,
-        block_tokens: int,
-        submit: Callable[[Turn], None],
-        end_run: Callable[[str, AgentGroup], None],
-    ) -> None:
-        self.counts = [Counts() for _ in groups]
-        self._clock = clock
-        self._block_tokens = block_tokens
-        self._submit = submit
-        self._end_run = end_run
-        self._runs = 0
-        for number, group in enumerate(groups):
+    def __init__(self, clock: Clock, groups: Sequence[Group], seed: int, block_tokens: int) -> None:
+        self.clock = clock
+        self.groups = tuple(groups)
+        self.tallies = [Tally() for _ in groups]
+        self.seed = seed
+        self.block_tokens = block_tokens
+        self.runs = 0
+        self.submit: Submit
+        self.end_run: EndRun | None
+
+    def start(self, submit: Submit, end_run: EndRun | None) -> None:
+        """Lets all begin within START_S_MAX; `end_run` is None where the end of a run is not told."""
+        self.submit, self.end_run = submit, end_run
+        for number, group in enumerate(self.groups):
             for agent in range(group.agents):
-                rng = random.Random(f"{seed}:{number}:{agent}")
-                delay_s = rng.uniform(0, min(START_S_MAX, group.shape.tool_s_max))
-                clock.after(delay_s, lambda n=number, g=group, r=rng: self._begin(n, g, r))  # type: ignore[misc]
+                rng = random.Random(f"{self.seed}:{number}:{agent}")
+                _Agent(self, number, agent).begin_after(rng.uniform(0, START_S_MAX))
 
     def forget_warmup(self) -> None:
-        """Starts counting anew."""
-        self.counts = [Counts() for _ in self.counts]
+        """Starts counting anew; runs under way are counted whole when they end."""
+        self.tallies = [Tally() for _ in self.groups]
 
-    def _begin(self, number: int, group: AgentGroup, rng: random.Random) -> None:
-        self._runs += 1
-        run = _Run(self, number, group, rng, self._runs)
-        run.next_turn()
+
+class _Agent:
+    __slots__ = ("_agents", "_done", "_index", "_number")
+
+    def __init__(self, agents: Agents, number: int, index: int) -> None:
+        self._agents = agents
+        self._number = number
+        self._index = index
+        self._done = 0
+
+    def begin_after(self, delay_s: float) -> None:
+        self._agents.clock.after(delay_s, self._begin)
+
+    def _begin(self) -> None:
+        agents = self._agents
+        group = agents.groups[self._number]
+        plan = plan_run(group.workload, agents.seed, self._number, self._index, self._done)
+        self._done += 1
+        agents.runs += 1
+        _Run(agents, self._number, plan, agents.runs, self._begin).next_turn()
 
 
 class _Run:
-    __slots__ = ("agents", "begun_at", "done", "group", "number", "prompt_tokens", "rng", "serial")
+    __slots__ = ("_agents", "_begun_at", "_blocks", "_done", "_number", "_over", "_plan", "_serial", "_tokens")
 
-    def __init__(self, agents: Agents, number: int, group: AgentGroup, rng: random.Random, serial: int) -> None:
-        self.agents = agents
-        self.number = number
-        self.group = group
-        self.rng = rng
-        self.serial = serial
-        self.done = 0
-        self.prompt_tokens = group.shape.context_tokens
-        self.begun_at = agents._clock.now
+    def __init__(self, agents: Agents, number: int, plan: RunPlan, serial: int, over: Callable[[], None]) -> None:
+        self._agents = agents
+        self._number = number
+        self._plan = plan
+        self._serial = serial
+        self._over = over
+        self._done = 0
+        self._tokens = 0
+        """Of the conversation so far, the last reply included."""
+        self._blocks: list[int] = []
+        """Hashes of the blocks of the last prompt."""
+        self._begun_at = agents.clock.now
 
     def next_turn(self) -> None:
-        agents, shape = self.agents, self.group.shape
-        block_tokens = agents._block_tokens
-        base = self.serial << 24
-        prompt_blocks = self.prompt_tokens // block_tokens
-        blocks = (self.prompt_tokens + shape.reply_tokens) // block_tokens
-        # What was generated is tokenised anew as text in the next prompt, and matches only up to the old prompt.
-        own = base + ((self.done + 1) << 18)
-        hashes = [*range(base, base + prompt_blocks), *range(own + prompt_blocks, own + blocks)]
-        request = Request(self.prompt_tokens, shape.reply_tokens, hashes)
-        arrived_at = agents._clock.now
-        pauses = shape.api_tools and self.done < shape.turns - 1
-        turn = Turn(
-            f"run-{self.serial}",
-            self.done,
-            self.group,
-            request,
-            pauses,
-            arrived_at,
-            lambda: self._first_token(arrived_at),
-            lambda: self._ended(turn),
+        """Asks for the next turn."""
+        agents, group = self._agents, self._agents.groups[self._number]
+        request = self._request()
+        arrived_at = agents.clock.now
+        first_token_at = arrived_at
+
+        def first_token() -> None:
+            nonlocal first_token_at
+            first_token_at = agents.clock.now
+
+        def ended() -> None:
+            self._ended(request, arrived_at, first_token_at)
+
+        calls_tool = group.workload.tools == "api" and self._done < len(self._plan.turns) - 1
+        agents.submit(
+            Turn(f"run-{self._serial}", self._done, group, request, calls_tool, arrived_at, first_token, ended)
         )
-        agents._submit(turn)
 
-    def _first_token(self, arrived_at: float) -> None:
-        agents = self.agents
-        agents.counts[self.number].first_tokens_s.append(agents._clock.now - arrived_at)
+    def _request(self) -> Request:
+        plan = self._plan.turns[self._done]
+        size = self._agents.block_tokens
+        kept = len(self._blocks)
+        new_tokens = round(plan.new_chars / CHARS_PER_TOKEN)
+        if self._done == 0:
+            self._tokens = new_tokens + CONTEXT_OVERHEAD_TOKENS
+        elif plan.kept_chars is not None:
+            kept_tokens = round(plan.kept_chars / CHARS_PER_TOKEN)
+            kept = min(kept, kept_tokens // size)
+            self._tokens = kept_tokens + new_tokens + CONTEXT_OVERHEAD_TOKENS
+        else:
+            self._tokens += new_tokens + RESULT_OVERHEAD_TOKENS
+        prompt_tokens = max(1, self._tokens)
+        # A hash is the run's number, the turn that wrote the block, and its place. What was generated is tokenised
+        # anew as text in the next prompt, so only the old prompt matches.
+        base = self._serial << 40 | self._done << 24
+        prompt_blocks = prompt_tokens // size
+        self._blocks = [*self._blocks[:kept], *range(base + kept, base + prompt_blocks)]
+        del self._blocks[prompt_blocks:]
+        all_blocks = (prompt_tokens + plan.max_tokens) // size
+        generated = range(base + (1 << 23) + prompt_blocks, base + (1 << 23) + all_blocks)
+        self._tokens = prompt_tokens + plan.max_tokens
+        return Request(prompt_tokens, plan.max_tokens, [*self._blocks, *generated])
 
-    def _ended(self, turn: Turn) -> None:
-        agents, shape = self.agents, self.group.shape
-        now = agents._clock.now
-        counts = agents.counts[self.number]
-        counts.turns_s.append(now - turn.arrived_at)
-        counts.prompt_tokens += turn.request.prompt_tokens
-        counts.cached_tokens += turn.request.cached_tokens
-        counts.completion_tokens += shape.reply_tokens
-        self.done += 1
-        self.prompt_tokens += shape.reply_tokens + shape.growth_tokens
-        if self.done < shape.turns:
-            agents._clock.after(self.rng.uniform(shape.tool_s_min, shape.tool_s_max), self.next_turn)
+    def _ended(self, request: Request, arrived_at: float, first_token_at: float) -> None:
+        agents = self._agents
+        now = agents.clock.now
+        tally = agents.tallies[self._number]
+        tokens = request.reply_tokens
+        tally.add_turn(
+            TurnRecord(
+                turn_s=now - arrived_at,
+                ttft_s=first_token_at - arrived_at,
+                itl_s=(now - first_token_at) / (tokens - 1) if tokens > 1 else None,
+                prompt_tokens=request.prompt_tokens,
+                completion_tokens=tokens,
+                cached_tokens=request.cached_tokens,
+            )
+        )
+        pause_s = self._plan.turns[self._done].tool_s
+        self._done += 1
+        if self._done < len(self._plan.turns):
+            agents.clock.after(pause_s, self.next_turn)
             return
-        counts.runs_s.append(now - self.begun_at)
-        if shape.ends_runs:
-            agents._end_run(turn.run_id, self.group)
-        agents._clock.after(0.0, lambda: agents._begin(self.number, self.group, self.rng))
+        tally.add_run(now - self._begun_at)
+        if agents.end_run is not None:
+            agents.end_run(f"run-{self._serial}", agents.groups[self._number])
+        agents.clock.after(0.0, self._over)

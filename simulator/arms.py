@@ -8,12 +8,14 @@ from typing import Protocol
 from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
 from common.pool import Replica as PoolReplica
 from fakes.engine.batch import Request
+from loadgen.workload import Group
 from scheduler.core import decide
 from scheduler.effects import PlaceTurn
 from scheduler.events import (
     Event,
     FirstTokenSeen,
     ReplicaProbed,
+    RunClass,
     RunEnded,
     Ticked,
     TurnArrived,
@@ -22,7 +24,7 @@ from scheduler.events import (
 )
 from scheduler.events import Request as Asked
 from scheduler.state import State, initial
-from simulator.agents import AgentGroup, Turn
+from simulator.agents import Turn
 from simulator.clock import Clock
 from simulator.engines import SimulatedEngine, Waiter
 
@@ -30,6 +32,7 @@ PROBE_S = 2.0
 TICK_S = 1.0
 MODEL = Model("simulated")
 DATAPLANE = DataplaneId("simulated")
+_CLASSES = {"interactive": RunClass.INTERACTIVE, "batch": RunClass.BATCH}
 
 
 class Arm(Protocol):
@@ -38,7 +41,7 @@ class Arm(Protocol):
     def submit(self, turn: Turn) -> None:
         """A turn has come."""
 
-    def end_run(self, run_id: str, group: AgentGroup) -> None:
+    def end_run(self, run_id: str, group: Group) -> None:
         """A run's end was told."""
 
 
@@ -48,7 +51,7 @@ ArmFactory = Callable[[Clock, Sequence[SimulatedEngine]], Arm]
 class LeastConnections:
     """A router that gives each request to the engine with the fewest."""
 
-    def __init__(self, clock: Clock, engines: Sequence[SimulatedEngine]) -> None:
+    def __init__(self, _clock: Clock, engines: Sequence[SimulatedEngine]) -> None:
         self._engines = engines
         self._next = 0
 
@@ -58,10 +61,9 @@ class LeastConnections:
         count = len(self._engines)
         order = [(self._next + i) % count for i in range(count)]
         at = min(order, key=lambda i: self._engines[i].load)
-        turn.replica = at
         self._engines[at].submit(turn.request, Waiter(turn.first_token, lambda _request: turn.ended()))
 
-    def end_run(self, run_id: str, group: AgentGroup) -> None:
+    def end_run(self, run_id: str, group: Group) -> None:
         """Runs mean nothing to it."""
 
 
@@ -75,9 +77,7 @@ class Luftpause:
         self._by_name = {name: number for number, name in enumerate(self._names)}
         self._turns: dict[TurnId, Turn] = {}
         self.events = 0
-        pool = tuple(
-            PoolReplica(name=name, url="http://127.0.0.1:1", models=(MODEL,)) for name in self._names
-        )
+        pool = tuple(PoolReplica(name=name, url="http://127.0.0.1:1", models=(MODEL,)) for name in self._names)
         self.state: State = initial(pool, at=-10.0, first_sequence=0)
         self._probe()
         self._tick()
@@ -91,12 +91,12 @@ class Luftpause:
             run_id=RunId(turn.run_id),
             new_run_id=RunId(turn.run_id),
             caller=Caller(turn.group.caller),
-            run_class=turn.group.run_class,
+            run_class=_CLASSES[turn.group.run_class],
             model=MODEL,
         )
         self.tell(TurnArrived(self._clock.now, DATAPLANE, asked))
 
-    def end_run(self, run_id: str, group: AgentGroup) -> None:
+    def end_run(self, run_id: str, group: Group) -> None:
         """The client says that its run has ended."""
         self.tell(RunEnded(self._clock.now, RunId(run_id), Caller(group.caller)))
 
@@ -111,7 +111,7 @@ class Luftpause:
     def _place(self, effect: PlaceTurn) -> None:
         turn_id = effect.turn_id
         turn = self._turns[turn_id]
-        turn.replica = self._by_name[effect.replica]
+        engine = self._engines[self._by_name[effect.replica]]
 
         def first_token() -> None:
             self.tell(FirstTokenSeen(self._clock.now, turn_id))
@@ -123,7 +123,7 @@ class Luftpause:
                 TurnEnded(
                     self._clock.now,
                     turn_id,
-                    turn.pauses,
+                    turn.calls_tool,
                     (),
                     request.prompt_tokens,
                     request.reply_tokens,
@@ -132,7 +132,7 @@ class Luftpause:
             )
             turn.ended()
 
-        self._engines[turn.replica].submit(turn.request, Waiter(first_token, ended))
+        engine.submit(turn.request, Waiter(first_token, ended))
         self._clock.after(0.0, lambda: self.tell(TurnStarted(self._clock.now, turn_id)))
 
     def _probe(self) -> None:
@@ -140,7 +140,14 @@ class Luftpause:
             engine = simulated.engine
             self.tell(
                 ReplicaProbed(
-                    self._clock.now, name, True, len(engine.running), engine.waiting, engine.cache.usage
+                    self._clock.now,
+                    name,
+                    True,
+                    len(engine.running),
+                    engine.waiting,
+                    engine.cache.usage,
+                    None,
+                    engine.profile.kv_tokens,
                 )
             )
         self._clock.after(PROBE_S, self._probe)

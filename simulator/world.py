@@ -1,41 +1,61 @@
-"""One flood in virtual time: agents, an arm, engines; warm-up, then a measured window."""
+"""One load in virtual time: agents, an arm, engines; warm-up, then the measurement."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fakes.engine.latency import Profile
-from simulator.agents import AgentGroup, Agents, Counts
-from simulator.arms import ArmFactory
+from loadgen.compare.contest import Timing
+from loadgen.compare.figures import Sample
+from loadgen.workload import Group
+from simulator.agents import Agents
+from simulator.arms import Arm, ArmFactory
 from simulator.clock import Clock
 from simulator.engines import SimulatedEngine
 
+TELL_EVERY_S = 10.0
+"""Virtual seconds between two looks at what happened so far."""
+
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a flood gave, by group."""
+class World:
+    """What a load meets."""
 
-    counts: list[Counts]
-    measured_s: float
-    preemptions: int
+    profile: Profile
+    replicas: int
+    groups: tuple[Group, ...]
+    ends_runs: bool = True
+    """Whether agents tell the end of a run."""
 
 
-def flood(
-    profile: Profile,
-    replicas: int,
-    groups: Sequence[AgentGroup],
-    arm: ArmFactory,
-    seed: int = 0,
-    warm_up_s: float = 60.0,
-    measured_s: float = 150.0,
-) -> Outcome:
-    """Plays a flood; deterministic."""
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of it."""
+
+    sample: Sample
+    arm: Arm
+    engines: Sequence[SimulatedEngine]
+
+
+def play(
+    world: World, arm: ArmFactory, seed: int, timing: Timing, tell: Callable[[float], None] = lambda _now_s: None
+) -> Played:
+    """Lets the agents work through `arm`; the same arguments, the same outcome. `tell` hears the virtual time."""
+    warm_up_s, measure_s = timing.warm_up_s, timing.measure_s
     clock = Clock()
-    engines = [SimulatedEngine(clock, profile) for _ in range(replicas)]
+    engines = [SimulatedEngine(clock, world.profile) for _ in range(world.replicas)]
+    agents = Agents(clock, world.groups, seed, world.profile.block_tokens)
     built = arm(clock, engines)
-    agents = Agents(clock, groups, seed, profile.block_tokens, built.submit, built.end_run)
-    clock.run(warm_up_s)
+    agents.start(built.submit, built.end_run if world.ends_runs else None)
+    _advance(clock, warm_up_s, tell)
     agents.forget_warmup()
-    clock.run(warm_up_s + measured_s)
-    return Outcome(agents.counts, measured_s, sum(engine.engine.totals.preemptions for engine in engines))
+    _advance(clock, warm_up_s + measure_s, tell)
+    sample = Sample(measure_s, tuple(zip(agents.groups, agents.tallies, strict=True)))
+    return Played(sample, built, engines)
+
+
+def _advance(clock: Clock, until_s: float, tell: Callable[[float], None]) -> None:
+    while clock.now < until_s:
+        clock.run(min(clock.now + TELL_EVERY_S, until_s))
+        tell(clock.now)

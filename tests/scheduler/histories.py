@@ -34,6 +34,7 @@ POOL = (
     Replica(ReplicaName("c"), "http://c", models=("m",)),
     Replica(ReplicaName("k"), "http://k", kind="one-shot", models=("m",), max_in_flight=1),
 )
+KV_TOKENS = {"b": 900, "c": 2_500}
 DATAPLANES = (DataplaneId("d1"), DataplaneId("d2"))
 CALLERS = tuple(map(Caller, ("", "x", "y")))
 
@@ -86,7 +87,9 @@ class History:
                 return FirstTokenSeen(at, turn_id)
             case "end":
                 calls = tuple(f"call{chance.randrange(12)}" for _ in range(chance.randrange(3)))
-                return TurnEnded(at, turn_id, chance.random() < 0.6 or bool(calls), calls)
+                usage = (chance.randrange(50, 600), chance.randrange(60), chance.choice((None, 0, 40)))
+                told = usage if chance.random() < 0.8 else (None, None, None)
+                return TurnEnded(at, turn_id, chance.random() < 0.6 or bool(calls), calls, *told)
             case "fail":
                 return TurnFailed(at, turn_id)
             case "abandon":
@@ -127,12 +130,15 @@ class History:
     def _probe(self, at: float) -> ReplicaProbed:
         chance = self._chance
         told = chance.random() < 0.7
+        name = ReplicaName(chance.choice("abck"))
         return ReplicaProbed(
             at,
-            ReplicaName(chance.choice("abck")),
+            name,
             healthy=chance.random() < 0.85,
             running=chance.randrange(4) if told else None,
             waiting=chance.choice((0, 0, 2)) if told else None,
+            kv_usage=chance.choice((0.3, 0.95)) if told else None,
+            kv_tokens=KV_TOKENS.get(name) if told else None,
         )
 
     def _resync(self, state: State) -> DataplaneResynced:

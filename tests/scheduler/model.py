@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from common.ids import Caller, DataplaneId, ReplicaName, RunId, TurnId
+from scheduler.economy import NO_ECONOMY, Economy, TurnSeen, keeping_pays, with_pause, with_turn
 from scheduler.effects import Effect, LogExpiry, PlaceTurn, Reason, RefuseTurn
 from scheduler.events import (
     Event,
@@ -24,6 +25,7 @@ from scheduler.events import (
     TurnStarted,
 )
 from scheduler.events import FirstTokenSeen as FirstToken
+from scheduler.habits import USUAL, Habit, returned, stayed_away
 
 
 @dataclass
@@ -35,6 +37,14 @@ class Replica:
     healthy: bool = False
     limit: int | None = None
     last: int = 0
+    kv: int | None = None
+    kept: float = 0.0
+    economy: Economy = NO_ECONOMY
+    keeps: bool = True
+
+    @property
+    def usual_tokens(self) -> int:
+        return int(self.economy.context_tokens or (self.kv or 0) / 16)
 
 
 @dataclass
@@ -49,6 +59,9 @@ class Run:
     done: int = 0
     active_at: float = 0.0
     ended: bool = False
+    tokens: int = 0
+    measured: bool = False
+    due: float | None = None
 
 
 @dataclass
@@ -62,6 +75,9 @@ class Turn:
     renewed_at: float = 0.0
     sequence: int = 0
     held_s: float = 0.0
+    tokens: int = 0
+    placed_at: float = 0.0
+    first_at: float = 0.0
 
 
 @dataclass
@@ -79,6 +95,7 @@ class Model:
     calls: dict[tuple[str, str], tuple[RunId | None, int]] = field(default_factory=dict)
     effects: list[Effect] = field(default_factory=list)
     orphaned: dict[DataplaneId, float] = field(default_factory=dict)
+    habits: dict[Caller, Habit] = field(default_factory=dict)
 
     def apply(self, event: Event) -> tuple[Effect, ...]:  # noqa: PLR0912 - a line a kind
         before = self.now
@@ -90,6 +107,8 @@ class Model:
                 for turn_id in event.turn_ids if isinstance(event, TurnsRenewed) else (event.turn_id,):
                     if turn_id in self.turns and self.now - self.turns[turn_id].renewed_at >= 10:
                         self.turns[turn_id].renewed_at = self.now
+                    if turn_id in self.turns and isinstance(event, FirstToken) and self.turns[turn_id].replica:
+                        self.turns[turn_id].renewed_at = self.turns[turn_id].first_at = self.now
             case TurnEnded():
                 turn = self.flying(event.turn_id)
                 if turn:
@@ -98,6 +117,7 @@ class Model:
                         key = (turn.run.caller, call)
                         same = self.calls.get(key, (turn.run.run_id, 0))[0] == turn.run.run_id
                         self.calls[key] = (turn.run.run_id if same else None, int(self.now // 60))
+                    self.measure(turn, event)
                     self.leave(turn, event.has_tool_calls, 1)
             case TurnFailed():
                 turn = self.flying(event.turn_id)
@@ -111,6 +131,8 @@ class Model:
                 run = self.runs.get(event.run_id)
                 if run and run.caller == event.caller:
                     run.ended = True
+                    if not self.of(run, True) and not self.of(run, False):
+                        self.gone(run)
                     self.forget_if_over(run)
             case ReplicaProbed():
                 self.probe(event)
@@ -125,6 +147,8 @@ class Model:
                 if self.now // 60 != before // 60:
                     self.calls = {k: v for k, v in self.calls.items() if v[1] >= (self.now - 1800) // 60}
         self.spread()
+        for r in self.replicas.values():
+            r.kept = max(r.kept, self.resident(r, RunClass.INTERACTIVE))
         return tuple(self.effects)
 
     def flying(self, turn_id: TurnId) -> Turn | None:
@@ -134,14 +158,38 @@ class Model:
     def of(self, run: Run, flying: bool) -> list[Turn]:
         return [t for t in self.turns.values() if t.run is run and bool(t.replica) == flying]
 
-    def room(self, r: Replica, cls: RunClass) -> bool:
+    def resident(self, r: Replica, cls: RunClass) -> int:
+        return sum(x.tokens for x in self.runs.values() if x.home == r.name and x.cls is cls and self.stays(x))
+
+    def stays(self, run: Run) -> bool:
+        return bool(self.of(run, True)) or (run.expected is not None and not self.of(run, False))
+
+    def room(self, r: Replica, cls: RunClass, stays: bool = False) -> bool:
         flying = [t for t in self.turns.values() if t.replica == r.name]
         cap = min((c for c in (r.limit, r.cap) if c is not None), default=None)
-        if not r.healthy or (cap is not None and len(flying) >= cap):
+        batch = [t for t in flying if t.request.run_class is RunClass.BATCH]
+        if not r.healthy:
+            return False
+        if cls is RunClass.INTERACTIVE and cap is not None and r.kv is not None and r.limit == cap:
+            return len(flying) - len(batch) < cap
+        if cap is not None and len(flying) >= cap:
             return False
         reserved = sum(x.home == r.name and x.expected is RunClass.INTERACTIVE for x in self.runs.values())
-        no_batch = all(t.request.run_class is RunClass.INTERACTIVE for t in flying)
-        return cap is None or cls is RunClass.INTERACTIVE or len(flying) + reserved < cap or no_batch
+        if cls is RunClass.INTERACTIVE:
+            return True
+        if cap is not None and len(flying) + reserved >= cap and batch:
+            return False
+        if r.kv is None:
+            return True
+        kept = self.resident(r, RunClass.BATCH)
+        if r.keeps:
+            return (
+                stays
+                or not kept
+                or max(r.kept, self.resident(r, RunClass.INTERACTIVE)) + kept + r.usual_tokens <= 0.8 * r.kv
+            )
+        used = self.resident(r, RunClass.INTERACTIVE) + sum(t.tokens for t in batch)
+        return not batch or used + r.usual_tokens <= 0.92 * r.kv
 
     def load(self, r: Replica) -> tuple[int, int, str]:
         flying = sum(t.replica == r.name for t in self.turns.values())
@@ -191,30 +239,35 @@ class Model:
             return
         if run:
             self.runs[run.run_id] = run
+            if run.done and not self.of(run, True) and not self.of(run, False):
+                self.came_back(run)
             run.cls, run.active_at, run.ended = request.run_class, self.now, False
         self.untie(run)
+        stays = run is not None and self.stays(run)
+        where = self.choose(turn, stays)
         self.turns[request.turn_id] = turn
-        where = self.choose(turn)
         if where:
             self.place(turn, where)
 
-    def choose(self, t: Turn) -> Replica | None:
+    def choose(self, t: Turn, stays: bool) -> Replica | None:
         if not self.is_open:
             return None
         cls, pinned = t.request.run_class, self.pinned(t)
         if pinned:
-            return pinned if self.room(pinned, cls) else None
+            return pinned if self.room(pinned, cls, stays) else None
         roomy = [r for r in self.replicas.values() if self.serves(r, t) and self.room(r, cls)]
-        if t.run and t.run.home and self.replicas[t.run.home] in roomy:
-            return self.replicas[t.run.home]
+        home = self.replicas[t.run.home] if t.run and t.run.home else None
+        if home and self.serves(home, t) and self.room(home, cls, stays):
+            return home
         return min(roomy, key=self.load, default=None)
 
     def place(self, t: Turn, r: Replica) -> None:
         self.sequence += 1
         tied = t.run and t.run.home and (t.run.paused or self.of(t.run, True)) and self.replicas[t.run.home].healthy
         t.replica, t.sequence, t.renewed_at, t.held_s = r.name, self.sequence, self.now, self.now - t.arrived_at
-        r.last = self.sequence
+        r.last, t.placed_at = self.sequence, self.now
         if t.run:
+            t.run.tokens = t.tokens = t.run.tokens if t.run.measured else r.usual_tokens
             t.run.home = t.run.home if tied else r.name
             t.run.paused, t.run.expected, t.run.active_at = False, None, self.now
         self.tell(t)
@@ -251,10 +304,44 @@ class Model:
         if t.run:
             run = t.run
             run.paused, run.paused_at, run.active_at, run.done = paused, self.now, self.now, run.done + done
-            run.expected = run.cls if paused and not self.of(run, True) else None
+            expects = self.habits.get(run.caller, USUAL).expects(run.done, paused=paused)
+            known = run.home is not None
+            run.expected = run.cls if done and known and expects and not run.ended and not self.of(run, True) else None
+            run.due = self.now + self.habits.get(run.caller, USUAL).patience_s
             for _ in self.of(run, False):
                 self.untie(run)
             self.forget_if_over(run)
+
+    def measure(self, t: Turn, event: TurnEnded) -> None:
+        run, prompt = t.run, event.prompt_tokens
+        if not run or prompt is None:
+            return
+        fresh = max(0, prompt - (run.tokens if run.measured and run.done else 0))
+        run.tokens, run.measured = prompt + (event.completion_tokens or 0), True
+        first_s, decode_s = t.first_at - t.placed_at, self.now - t.first_at
+        if not t.first_at or decode_s < 0.02 * first_s:
+            return
+        assert t.replica
+        r, cached = self.replicas[t.replica], event.cached_tokens
+        flying = sum(o.replica == r.name for o in self.turns.values())
+        found = prompt - fresh if cached is None else cached
+        seen = TurnSeen(self.now, prompt, event.completion_tokens or 0, found, fresh, first_s, decode_s, flying)
+        r.economy = with_turn(r.economy, seen)
+
+    def came_back(self, run: Run) -> None:
+        pause_s = self.now - run.paused_at
+        if pause_s > 60:
+            return
+        habit = self.habits.get(run.caller, USUAL)
+        self.habits[run.caller] = returned(habit, run.done, pause_s, paused=run.paused)
+        if run.home:
+            r = self.replicas[run.home]
+            r.economy = with_pause(r.economy, pause_s)
+
+    def gone(self, run: Run) -> None:
+        if run.expected is not None:
+            habit = self.habits.get(run.caller, USUAL)
+            self.habits[run.caller] = stayed_away(habit, run.done, paused=run.paused)
 
     def expire(self, turn: Turn) -> None:
         assert turn.replica
@@ -277,9 +364,14 @@ class Model:
 
     def probe(self, event: ReplicaProbed) -> None:
         r = self.replicas[event.replica]
+        before = r.kv
         was, r.healthy = r.healthy, event.healthy
         flying = sum(t.replica == r.name for t in self.turns.values())
-        if event.healthy and event.waiting:
+        r.kv = event.kv_tokens or r.kv
+        r.kept = max(r.kept * 0.8, self.resident(r, RunClass.INTERACTIVE))
+        r.keeps = r.kv is not None and keeping_pays(r.economy, r.kv, keeps=r.keeps)
+        full = before is None or event.kv_usage is None or event.kv_usage >= 0.8
+        if event.healthy and event.waiting and full:
             r.limit = max(1, event.running or 0)
         elif event.healthy and (event.waiting is None or r.limit is None or not flying):
             r.limit = None
@@ -295,7 +387,8 @@ class Model:
             self.is_open = True
         for run_id in sorted(self.runs):
             run = self.runs[run_id]
-            if run.expected is not None and ceil(run.paused_at + 60) <= self.now:
+            if run.expected is not None and run.due is not None and ceil(run.due) <= self.now:
+                self.gone(run)
                 run.expected = None
         for run_id in sorted(self.runs):
             run = self.runs[run_id]
