@@ -51,11 +51,9 @@ def has_room(replica: Replica, run_class: RunClass, *, resident: bool = False) -
     if kv_tokens is None:
         return True
     if replica.keeps:
-        return (
-            resident
-            or not replica.batch_tokens
-            or replica.interactive_kept + replica.batch_tokens + expected_tokens(replica) <= KEPT_SHARE * kv_tokens
-        )
+        interactive = max(replica.interactive_tokens, replica.interactive_kept)
+        in_use = interactive + replica.batch_tokens
+        return resident or not replica.batch_tokens or in_use + expected_tokens(replica) <= KEPT_SHARE * kv_tokens
     in_use = replica.interactive_tokens + replica.batch_flight_tokens
     return not replica.batch_in_flight or in_use + expected_tokens(replica) <= FLIGHT_SHARE * kv_tokens
 

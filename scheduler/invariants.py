@@ -69,7 +69,7 @@ def _check_replicas(state: State, flying: list[Turn]) -> None:
             assert replica.budget.in_flight == in_flight[replica.name], "a reservation that no turn holds"
         assert replica.batch_flight_tokens == flying_tokens[replica.name]
         assert replica.batch_tokens == resident[replica.name, RunClass.BATCH]
-        assert replica.interactive_tokens == resident[replica.name, RunClass.INTERACTIVE] <= replica.interactive_kept
+        assert replica.interactive_tokens == resident[replica.name, RunClass.INTERACTIVE]
 
 
 def _check_runs(state: State) -> None:

@@ -111,8 +111,7 @@ def _hold_tokens(draft: Draft, run: Run, change: int) -> None:
     if run.run_class is RunClass.BATCH:
         home = replace(home, batch_tokens=home.batch_tokens + change)
     else:
-        tokens = home.interactive_tokens + change
-        home = replace(home, interactive_tokens=tokens, interactive_kept=max(home.interactive_kept, tokens))
+        home = replace(home, interactive_tokens=home.interactive_tokens + change)
     put_replica(draft, home)
     if change < 0:
         draft.roomier.append(run.home)

@@ -93,8 +93,8 @@ class Replica(Struct, frozen=True, gc=False):
     interactive_tokens: int = 0
     """The same of interactive runs."""
     interactive_kept: float = 0.0
-    """The most of `interactive_tokens` lately: a client begins its next run at once, so what one run leaves is not
-    given away."""
+    """The most of `interactive_tokens` at the last probes: a client begins its next run at once, so what one run
+    leaves is not given away."""
     economy: Economy = NO_ECONOMY
     keeps: bool = True
     """Whether batch runs keep their prefixes here: then runs are admitted, else turns."""

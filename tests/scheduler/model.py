@@ -147,8 +147,6 @@ class Model:
                 if self.now // 60 != before // 60:
                     self.calls = {k: v for k, v in self.calls.items() if v[1] >= (self.now - 1800) // 60}
         self.spread()
-        for r in self.replicas.values():
-            r.kept = max(r.kept, self.resident(r, RunClass.INTERACTIVE))
         return tuple(self.effects)
 
     def flying(self, turn_id: TurnId) -> Turn | None:
