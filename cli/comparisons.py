@@ -159,7 +159,7 @@ def flood(
     """
     names = None if arm_names is None else tuple(name.strip() for name in arm_names.split(",") if name.strip())
     try:
-        low, high = _range(tool_s)
+        low, high = between(tool_s)
         workload = Workload(turns, context_chars, growth_chars, max_tokens, low, high, ignore_eos, tools)
         asked = flood_bench.Flood(
             workload,
@@ -256,7 +256,8 @@ def _workload(tools: ToolStyle, ignore_eos: bool) -> Workload:
     return replace(USUAL, tools=tools, ignore_eos=ignore_eos)
 
 
-def _range(text: str) -> tuple[float, float]:
+def between(text: str) -> tuple[float, float]:
+    """The seconds of `MIN-MAX`. Raises ValueError."""
     low, _, high = text.partition("-")
     try:
         return float(low), float(high or low)

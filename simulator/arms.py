@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Protocol
 
 from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
@@ -67,6 +69,22 @@ class LeastConnections:
         """Runs mean nothing to it."""
 
 
+class RoundRobin:
+    """A router that gives each engine one request after another."""
+
+    def __init__(self, _clock: Clock, engines: Sequence[SimulatedEngine]) -> None:
+        self._engines = engines
+        self._next = 0
+
+    def submit(self, turn: Turn) -> None:
+        """To the next engine."""
+        self._next = (self._next + 1) % len(self._engines)
+        self._engines[self._next].submit(turn.request, Waiter(turn.first_token, lambda _request: turn.ended()))
+
+    def end_run(self, run_id: str, group: Group) -> None:
+        """Runs mean nothing to it."""
+
+
 class Luftpause:
     """The scheduler's core, with a host that probes and ticks in virtual time."""
 
@@ -76,7 +94,9 @@ class Luftpause:
         self._names = [ReplicaName(f"r{number}") for number in range(len(engines))]
         self._by_name = {name: number for number, name in enumerate(self._names)}
         self._turns: dict[TurnId, Turn] = {}
-        self.events = 0
+        self.check: Callable[[State], None] | None = None
+        """What looks at the state after each decision."""
+        self._costs_s = array("f")
         pool = tuple(PoolReplica(name=name, url="http://127.0.0.1:1", models=(MODEL,)) for name in self._names)
         self.state: State = initial(pool, at=-10.0, first_sequence=0)
         self._probe()
@@ -102,11 +122,27 @@ class Luftpause:
 
     def tell(self, event: Event) -> None:
         """One decision, and what it asks for."""
-        self.events += 1
+        begun_s = perf_counter()
         self.state, effects = decide(self.state, event)
+        self._costs_s.append(perf_counter() - begun_s)
+        if self.check is not None:
+            self.check(self.state)
         for effect in effects:
             assert isinstance(effect, PlaceTurn), effect
             self._place(effect)
+
+    def costs(self) -> dict[str, float]:
+        """Decisions, the mean cost of the first and the last tenth of them in microseconds, and the runs known now.
+        Real time: it says whether decisions get dearer as runs get more."""
+        count = len(self._costs_s)
+        tenth = max(1, count // 10)
+        first, last = self._costs_s[:tenth], self._costs_s[-tenth:]
+        return {
+            "events": count,
+            "first_us": 1e6 * sum(first) / len(first),
+            "last_us": 1e6 * sum(last) / len(last),
+            "runs": len(self.state.runs),
+        }
 
     def _place(self, effect: PlaceTurn) -> None:
         turn_id = effect.turn_id
@@ -155,3 +191,7 @@ class Luftpause:
     def _tick(self) -> None:
         self.tell(Ticked(self._clock.now))
         self._clock.after(TICK_S, self._tick)
+
+
+ARMS: dict[str, ArmFactory] = {"router": LeastConnections, "round-robin": RoundRobin, "luftpause": Luftpause}
+"""Arms by name. One of your own is a class with `submit` and `end_run`."""

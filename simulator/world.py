@@ -9,8 +9,9 @@ from fakes.engine.latency import Profile
 from loadgen.compare.contest import Timing
 from loadgen.compare.figures import Sample
 from loadgen.workload import Group
+from scheduler.invariants import check
 from simulator.agents import Agents
-from simulator.arms import Arm, ArmFactory
+from simulator.arms import Arm, ArmFactory, Luftpause
 from simulator.clock import Clock
 from simulator.engines import SimulatedEngine
 
@@ -39,14 +40,24 @@ class Played:
 
 
 def play(
-    world: World, arm: ArmFactory, seed: int, timing: Timing, tell: Callable[[float], None] = lambda _now_s: None
+    world: World,
+    arm: ArmFactory,
+    seed: int,
+    timing: Timing,
+    tell: Callable[[float], None] = lambda _now_s: None,
+    *,
+    checks: bool = False,
 ) -> Played:
-    """Lets the agents work through `arm`; the same arguments, the same outcome. `tell` hears the virtual time."""
+    """Lets the agents work through `arm`; the same arguments, the same outcome. `tell` hears the virtual time.
+
+    With `checks` the scheduler's invariants are checked after every decision: raises AssertionError."""
     warm_up_s, measure_s = timing.warm_up_s, timing.measure_s
     clock = Clock()
     engines = [SimulatedEngine(clock, world.profile) for _ in range(world.replicas)]
     agents = Agents(clock, world.groups, seed, world.profile.block_tokens)
     built = arm(clock, engines)
+    if checks and isinstance(built, Luftpause):
+        built.check = check
     agents.start(built.submit, built.end_run if world.ends_runs else None)
     _advance(clock, warm_up_s, tell)
     agents.forget_warmup()

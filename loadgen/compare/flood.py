@@ -92,18 +92,21 @@ def entries(flood: Flood, of: Sequence[Arm | str], workload: Workload) -> list[E
     return made
 
 
-def recorded(flood: Flood, serves: Served) -> Workload:
+def recorded(traces: pathlib.Path | None, scale: float, window_tokens: int, workload: Workload) -> Workload:
     """The workload, with the recorded sessions where there are some. Raises ArmError."""
-    if flood.traces is None:
-        return flood.workload
+    if traces is None:
+        return workload
     try:
-        lines = flood.traces.read_bytes().splitlines()
-        found = sessions(lines, flood.scale, int(serves.window_tokens * TRACE_WINDOW_SHARE))
+        found = sessions(traces.read_bytes().splitlines(), scale, int(window_tokens * TRACE_WINDOW_SHARE))
     except OSError as error:
-        raise ArmError(f"--traces {flood.traces}: {error.strerror}") from None
+        raise ArmError(f"--traces {traces}: {error.strerror}") from None
     except ValueError as error:
-        raise ArmError(f"--traces {flood.traces}: {error}") from None
-    return replace(flood.workload, sessions=found)
+        raise ArmError(f"--traces {traces}: {error}") from None
+    return replace(workload, sessions=found)
+
+
+def _workload(flood: Flood, serves: Served) -> Workload:
+    return recorded(flood.traces, flood.scale, serves.window_tokens, flood.workload)
 
 
 def main(flood: Flood, find: Callable[[str], str | None], files: show.Files) -> int:
@@ -114,7 +117,7 @@ def main(flood: Flood, find: Callable[[str], str | None], files: show.Files) -> 
 
     def work() -> int:
         found = chosen(flood, find)
-        measured = show.perform(flood.rules, lambda serves: entries(flood, found, recorded(flood, serves)))
+        measured = show.perform(flood.rules, lambda serves: entries(flood, found, _workload(flood, serves)))
         report = figures.report(measured.samples, arms.ROUTER.name) | {"settings": settings(flood, measured.model)}
         bars = figures.judge(report, arms.LUFTPAUSE.name, flood.required)
         return show.result(measured, report, bars, files)
