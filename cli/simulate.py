@@ -17,7 +17,10 @@ from loadgen.workload import Workload
 
 Minutes = Annotated[float, typer.Option(min=0.01, help="Virtual minutes measured.")]
 ArmNames = Annotated[
-    str, typer.Option("--arms", metavar="NAMES", help="Arms, with commas between: router, round-robin, luftpause.")
+    str,
+    typer.Option(
+        "--arms", metavar="NAMES", help="Arms, with commas between: router, round-robin, luftpause, live-N, flight-N."
+    ),
 ]
 
 
@@ -51,20 +54,19 @@ def simulate(
     The same seed gives the same figures on every machine. docs/benchmarks.md tells how to read the tables.
     """
     from fakes.engine.latency import PROFILES  # noqa: PLC0415 - each start of the command line would pay for it
-    from simulator.arms import ARMS  # noqa: PLC0415
+    from simulator.arms import named  # noqa: PLC0415
     from simulator.command import Simulation, main  # noqa: PLC0415
     from simulator.world import World  # noqa: PLC0415
 
     names = tuple(name.strip() for name in arm_names.split(",") if name.strip())
-    for name in names:
-        if name not in ARMS:
-            options.misused(f"--arms {name}: expected of {', '.join(ARMS)}")
     if profile not in PROFILES:
         options.misused(f"--profile {profile}: expected one of {', '.join(PROFILES)}")
     if not names or not interactive + batch:
         options.misused("expected at least one arm and one agent")
     engine = PROFILES[profile]
     try:
+        for name in names:
+            named(name)
         low, high = between(tool_s)
         workload = Workload(turns, context_chars, growth_chars, max_tokens, low, high, tools=tools)
         workload = floods.recorded(traces, scale, engine.max_model_len, workload)

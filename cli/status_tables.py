@@ -54,10 +54,10 @@ def _replicas(replicas: list[dict[str, Any]]) -> Table:
 
 
 def _held(held: list[dict[str, Any]]) -> Table:
-    table = Table("held turns", "class", "caller", "oldest waits", box=SIMPLE)
+    table = Table("held turns", "class", "caller", "oldest waits", "because", box=SIMPLE)
     for row in held:
         caller = row["caller"] or "(anonymous)"
-        table.add_row(str(row["turns"]), row["class"], caller, f"{row['oldest_wait_s']:.1f} s")
+        table.add_row(str(row["turns"]), row["class"], caller, f"{row['oldest_wait_s']:.1f} s", row["reason"])
     return table
 
 

@@ -481,7 +481,7 @@ Global___ReplicaStatus: _TypeAlias = ReplicaStatus  # noqa: Y015
 
 @_typing.final
 class HeldStatus(_message.Message):
-    """The held turns of one class and caller."""
+    """The held turns of one class and caller that wait for the same reason."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -489,6 +489,7 @@ class HeldStatus(_message.Message):
     CALLER_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
     OLDEST_WAIT_MS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     run_class: _turn_pb2.RunClass.ValueType
     """Their class."""
     caller: _builtins.str
@@ -497,6 +498,8 @@ class HeldStatus(_message.Message):
     """How many."""
     oldest_wait_ms: _builtins.int
     """Milliseconds the oldest one has waited."""
+    reason: _builtins.str
+    """Why they are not placed, in words for people."""
     def __init__(
         self,
         *,
@@ -504,10 +507,11 @@ class HeldStatus(_message.Message):
         caller: _builtins.str = ...,
         turns: _builtins.int = ...,
         oldest_wait_ms: _builtins.int = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "oldest_wait_ms", b"oldest_wait_ms", "run_class", b"run_class", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "oldest_wait_ms", b"oldest_wait_ms", "reason", b"reason", "run_class", b"run_class", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

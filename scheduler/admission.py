@@ -8,16 +8,18 @@
   queue in front of a cache that is not full is prefill that waits for its step, and limits nothing.
 - A replica whose rate limits do not fit the next held turn now has no room for it, nor for those behind it (`limited`).
 - Batch turns leave free the places of interactive runs that are expected back. What is kept never stops batch work
-  altogether: where no batch work is, one turn may begin.
+  altogether: where no batch work is, one turn may begin, and after STARVES_AFTER interactive turns it goes first.
 """
 
 from __future__ import annotations
+
+from enum import StrEnum
 
 from msgspec.structs import replace
 
 from scheduler.economy import FLIGHT_SHARE, KEPT_SHARE, keeping_pays
 from scheduler.events import ReplicaProbed, RunClass
-from scheduler.state import Replica
+from scheduler.state import STARVES_AFTER, Replica
 
 PROBE_UP = 4
 """A full limit without a queue grows by a quarter a probe, at least by one: 2 s a probe, so it doubles in 8 s."""
@@ -29,33 +31,56 @@ KEPT_PER_PROBE = 0.8
 """What is left after a probe of the room that interactive runs took before: a tenth after 20 s."""
 
 
+class Obstacle(StrEnum):
+    """Why a replica takes no turn now."""
+
+    ILL = "the replica is not healthy"
+    RATE_LIMIT = "the replica's rate limit does not fit the next turn"
+    FULL = "the replica runs as many turns as it may"
+    PLACE_KEPT = "the replica keeps its last places for interactive runs that are expected back"
+    RUNS_KEPT = "the replica keeps its KV cache for the runs that it works on"
+    CACHE_FULL = "turns in flight and interactive runs fill the replica's KV cache"
+
+
 def has_room(replica: Replica, run_class: RunClass, *, resident: bool = False) -> bool:
     """Whether `replica` takes one more turn of `run_class` now; `resident`: of a run whose prefix it keeps."""
+    return obstacle(replica, run_class, resident=resident) is None
+
+
+def obstacle(replica: Replica, run_class: RunClass, *, resident: bool = False) -> Obstacle | None:
+    """What keeps `replica` from taking one more turn of `run_class` now; see `has_room`."""
     if not replica.healthy:
-        return False
+        return Obstacle.ILL
     if replica.dry_for is not None and run_class >= replica.dry_for:
-        return False
+        return Obstacle.RATE_LIMIT
     in_flight, capacity = replica.in_flight, replica.capacity
-    if run_class is RunClass.INTERACTIVE:
+    if run_class is RunClass.INTERACTIVE or owes_batch(replica):
         if capacity is None:
-            return True
-        if replica.kv_tokens is None or replica.limit != capacity:
-            return in_flight < capacity
-        # Batch turns went in where they fit, so what queues is interactive.
-        return in_flight - replica.batch_in_flight < capacity
-    if capacity is not None and (
-        in_flight >= capacity or (in_flight + replica.reserved >= capacity and replica.batch_in_flight)
-    ):
-        return False
+            return None
+        # Where batch turns went in as they fit, what queues is interactive.
+        by_kv = replica.kv_tokens is not None and replica.limit == capacity
+        taken = in_flight - replica.batch_in_flight if by_kv else in_flight
+        return None if taken < capacity else Obstacle.FULL
+    if capacity is not None:
+        if in_flight >= capacity:
+            return Obstacle.FULL
+        if in_flight + replica.reserved >= capacity and replica.batch_in_flight:
+            return Obstacle.PLACE_KEPT
     kv_tokens = replica.kv_tokens
     if kv_tokens is None:
-        return True
+        return None
     if replica.keeps:
         interactive = max(replica.interactive_tokens, replica.interactive_kept)
-        in_use = interactive + replica.batch_tokens
-        return resident or not replica.batch_tokens or in_use + expected_tokens(replica) <= KEPT_SHARE * kv_tokens
-    in_use = replica.interactive_tokens + replica.batch_flight_tokens
-    return not replica.batch_in_flight or in_use + expected_tokens(replica) <= FLIGHT_SHARE * kv_tokens
+        in_use = interactive + replica.batch_tokens + expected_tokens(replica)
+        fits = resident or not replica.batch_tokens or in_use <= KEPT_SHARE * kv_tokens
+        return None if fits else Obstacle.RUNS_KEPT
+    in_use = replica.interactive_tokens + replica.batch_flight_tokens + expected_tokens(replica)
+    return None if not replica.batch_in_flight or in_use <= FLIGHT_SHARE * kv_tokens else Obstacle.CACHE_FULL
+
+
+def owes_batch(replica: Replica) -> bool:
+    """Whether the next place on `replica` is a batch turn's, if one waits for it."""
+    return replica.since_batch >= STARVES_AFTER and not replica.batch_in_flight
 
 
 def expected_tokens(replica: Replica) -> int:
@@ -68,6 +93,7 @@ def probed(replica: Replica, probe: ReplicaProbed) -> Replica:
     limit = _limit(replica, probe)
     limits = [value for value in (limit, replica.max_in_flight) if value is not None]
     kv_tokens = probe.kv_tokens or replica.kv_tokens
+    interactive_kept = max(replica.interactive_tokens, replica.interactive_kept * KEPT_PER_PROBE)
     return replace(
         replica,
         healthy=probe.healthy,
@@ -77,8 +103,8 @@ def probed(replica: Replica, probe: ReplicaProbed) -> Replica:
         kv_tokens=kv_tokens,
         limit=limit,
         capacity=min(limits, default=None),
-        interactive_kept=max(replica.interactive_tokens, replica.interactive_kept * KEPT_PER_PROBE),
-        keeps=kv_tokens is not None and keeping_pays(replica.economy, kv_tokens, keeps=replica.keeps),
+        interactive_kept=interactive_kept,
+        keeps=keeping_pays(replica.economy, kv_tokens or 0, interactive_kept, keeps=replica.keeps),
     )
 
 

@@ -12,7 +12,9 @@ the same for one request as for many, it leaves the engine half empty. Both are 
   that are new in a turn;
 - anew: always c in flight, so X = c ÷ W with u the whole prompt.
 
-n and c are what fits into the KV cache. The figures hold within 5 % for the simulator's floods; see README.md.
+n and c are what fits into the KV cache. Interactive runs take n_i ÷ (z + W) of either, more where turns are quick; what
+is left for batch work is compared, so that it does not pay for their speed. The figures hold within 10 % for the
+simulator's floods; README.md shows them.
 """
 
 from __future__ import annotations
@@ -140,16 +142,18 @@ def with_pause(before: Economy, pause_s: float) -> Economy:
     return replace(before, pause_s=mean_s)
 
 
-def keeping_pays(economy: Economy, kv_tokens: int, *, keeps: bool) -> bool:
-    """Whether a replica with a KV cache of `kv_tokens` should keep prefixes; `keeps`: it does so now."""
-    if economy.turns < TURNS_MIN or economy.prefill_s == 0.0 or economy.pause_s == 0.0 or economy.context_tokens == 0:
+def keeping_pays(economy: Economy, kv_tokens: int, interactive_tokens: float, *, keeps: bool) -> bool:
+    """Whether a replica with a KV cache of `kv_tokens`, of which interactive runs hold `interactive_tokens`, should
+    keep prefixes; `keeps`: it does so now."""
+    unknown = economy.turns < TURNS_MIN or not (economy.prefill_s and economy.pause_s and economy.context_tokens)
+    if unknown or not kv_tokens:
         return keeps
-    kept, anew = predicted(economy, kv_tokens)
+    kept, anew = predicted(economy, kv_tokens, interactive_tokens)
     return kept * SWITCH_GAIN >= anew if keeps else kept > anew * SWITCH_GAIN
 
 
-def predicted(economy: Economy, kv_tokens: int) -> tuple[float, float]:
-    """Turns a second with prefixes kept, and with every prompt computed anew."""
+def predicted(economy: Economy, kv_tokens: int, interactive_tokens: float = 0.0) -> tuple[float, float]:
+    """Batch turns a second with prefixes kept, and with every prompt computed anew."""
     fitting = kv_tokens / economy.context_tokens
     slope = 0.0
     if economy.variance > 0 and economy.in_flight > 0:
@@ -169,4 +173,10 @@ def predicted(economy: Economy, kv_tokens: int) -> tuple[float, float]:
         slowed = 1 - min(PREFILL_SHARE_MAX, kept * prefill)
         turn_s = (prefill + decode * (base + slope * min(runs, kept * turn_s))) / slowed
         kept = (kept + runs / (economy.pause_s + turn_s)) / 2
-    return kept, anew
+    interactive = interactive_tokens / economy.context_tokens
+    kept_turn_s = max(0.0, runs / kept - economy.pause_s) if kept > 0 else 0.0
+    anew_turn_s = flying / anew
+    return (
+        max(0.0, kept - interactive / (economy.pause_s + kept_turn_s)),
+        max(0.0, anew - interactive / (economy.pause_s + anew_turn_s)),
+    )

@@ -15,6 +15,11 @@ from scheduler.ordered import EMPTY, Key
 from scheduler.pools import pool_key
 from scheduler.state import EMPTY_LANES, NO_SHARE, Draft, Lane, Lanes, Pool, PoolKey, Replica, Share, Turn
 
+Classes = tuple[RunClass, ...]
+INTERACTIVE_ALONE: Classes = (RunClass.INTERACTIVE,)
+INTERACTIVE_FIRST: Classes = (RunClass.INTERACTIVE, RunClass.BATCH)
+BATCH_FIRST: Classes = (RunClass.BATCH, RunClass.INTERACTIVE)
+
 Where = tuple[ReplicaName | None, PoolKey]
 """The home a turn waits for, or None and it waits for any of its pool."""
 
@@ -78,16 +83,16 @@ def count_running(draft: Draft, caller: Caller, change: int) -> None:
     _put_share(draft, caller, running, share.waits_in)
 
 
-def best(draft: Draft, replica: Replica, *, batch_too: bool) -> TurnId | None:
+def best(draft: Draft, replica: Replica, classes: Classes) -> TurnId | None:
     """The held turn that goes next to `replica`: one that must go there or one that may; None if there is none.
 
-    Without `batch_too` only interactive turns are considered."""
-    if not draft.held[0] and not (batch_too and draft.held[1]):
+    Only turns of `classes` are considered, those of the first before all others."""
+    if not any(draft.held[run_class] for run_class in classes):
         return None
     home = draft.homes.get(replica.name)
     pools = [draft.pools[replica.one_shot, model].lanes for model in replica.models or ()]
     shares = draft.shares
-    for run_class in (RunClass.INTERACTIVE, RunClass.BATCH) if batch_too else (RunClass.INTERACTIVE,):
+    for run_class in classes:
         candidates = [lanes[run_class].order.first()[:2] for lanes in pools if lanes[run_class].order]
         if home is not None:
             queues = home[run_class].queues.items()

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from common.ids import ReplicaName
 from scheduler import fairness, limited
-from scheduler.admission import expected_tokens, has_room
+from scheduler.admission import expected_tokens, has_room, owes_batch
 from scheduler.effects import PlaceTurn
 from scheduler.events import RunClass
 from scheduler.ordered import Key
 from scheduler.pools import choose, load_key, pinned_home, pool_key, pool_members, put_replica
 from scheduler.runs import expect_no_more, put_run, resident_tokens, without_place
-from scheduler.state import Draft, Replica, Run, Turn
+from scheduler.state import STARVES_AFTER, Draft, Replica, Run, Turn
 from scheduler.timers import set_patience_timer, set_turn_timer
 
 
@@ -70,9 +70,12 @@ def place(draft: Draft, turn: Turn, run: Run | None, replica: Replica) -> None:
         in_flight=replica.in_flight + 1,
         batch_in_flight=replica.batch_in_flight + (run_class is RunClass.BATCH),
         batch_flight_tokens=replica.batch_flight_tokens + (tokens if run_class is RunClass.BATCH else 0),
+        since_batch=0 if run_class is RunClass.BATCH else min(replica.since_batch + 1, STARVES_AFTER),
         last_sequence=draft.sequence,
     )
     put_replica(draft, busier)
+    if owes_batch(busier):
+        draft.roomier.append(busier.name)
     placed = replace(
         turn,
         held_at=None,
@@ -172,7 +175,11 @@ def _take_next(draft: Draft, replica: Replica) -> bool:
     """Places the held turn that goes next to the replica, if there is one and room for it."""
     if not has_room(replica, RunClass.INTERACTIVE):
         return False
-    turn_id = fairness.best(draft, replica, batch_too=has_room(replica, RunClass.BATCH))
+    if owes_batch(replica):
+        classes = fairness.BATCH_FIRST
+    else:
+        classes = fairness.INTERACTIVE_FIRST if has_room(replica, RunClass.BATCH) else fairness.INTERACTIVE_ALONE
+    turn_id = fairness.best(draft, replica, classes)
     if turn_id is None:
         return False
     turn = draft.turns[turn_id]

@@ -41,6 +41,10 @@ ORPHAN_LIMIT_S = 15.0
 GRACE_S = 2.0
 """After the start nothing is placed for so long: dataplanes resync first."""
 
+STARVES_AFTER = 12
+"""Interactive turns after which a replica without batch work owes a held batch turn a place, before all others: a
+trickle of some 8 % of turns, since strict priority would stop batch work for as long as interactive turns queue."""
+
 COMPARED_MAX = 8
 """Members of a pool that are compared when one is chosen; with more they are kept in order."""
 
@@ -73,6 +77,8 @@ class Replica(Struct, frozen=True, gc=False):
     """Runs at home here that are paused and expected back."""
     reserved: int = 0
     """Those of them that are interactive."""
+    since_batch: int = 0
+    """Interactive turns placed since the last batch turn, as far as they are counted (STARVES_AFTER)."""
     last_sequence: int = 0
     """Of its last placement: among equals the one that waited longest is taken."""
     running: int | None = None

@@ -7,8 +7,10 @@ from typing import Literal
 from msgspec import Struct
 
 from common.ids import Caller, Model, ReplicaName
+from scheduler.admission import obstacle
 from scheduler.events import Phase, RunClass
-from scheduler.state import State
+from scheduler.pools import load_key
+from scheduler.state import Lanes, State
 
 
 class ReplicaSummary(Struct, frozen=True):
@@ -31,12 +33,14 @@ class ReplicaSummary(Struct, frozen=True):
 
 
 class HeldSummary(Struct, frozen=True):
-    """The held turns of one class and caller."""
+    """The held turns of one class and caller that wait for the same reason."""
 
     run_class: RunClass
     caller: Caller
     turns: int
     oldest_wait_s: float
+    reason: str
+    """Why they are not placed, in words."""
 
 
 class RunSummary(Struct, frozen=True):
@@ -48,7 +52,7 @@ class RunSummary(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True):
-    """The status at one moment. Replicas by name, held turns by class and caller, runs by class and phase."""
+    """The status at one moment. Replicas by name, held turns by class, caller and reason, runs by class and phase."""
 
     replicas: tuple[ReplicaSummary, ...]
     held: tuple[HeldSummary, ...]
@@ -85,14 +89,30 @@ def _replica(state: State, name: ReplicaName) -> ReplicaSummary:
 
 
 def _held(state: State, at: float) -> tuple[HeldSummary, ...]:
-    turns: dict[tuple[RunClass, Caller], tuple[int, float]] = {}
-    for lanes in (*state.homes.values(), *(pool.lanes for pool in state.pools.values())):
+    turns: dict[tuple[RunClass, Caller, str], tuple[int, float]] = {}
+    places: list[tuple[Lanes, tuple[ReplicaName, ...]]]
+    places = [(lanes, (name,)) for name, lanes in state.homes.items()]
+    places += [(pool.lanes, pool.members) for pool in state.pools.values()]
+    for lanes, members in places:
         for run_class in RunClass:
+            if not lanes[run_class].queues:
+                continue
+            reason = _reason(state, members, run_class)
             for caller, queue in lanes[run_class].queues.items():
-                count, oldest = turns.get((run_class, caller), (0, at))
+                count, oldest = turns.get((run_class, caller, reason), (0, at))
                 arrived_at = min(state.turns[key[-1]].arrived_at for key in queue)
-                turns[run_class, caller] = (count + len(queue), min(oldest, arrived_at))
+                turns[run_class, caller, reason] = (count + len(queue), min(oldest, arrived_at))
     return tuple(
-        HeldSummary(run_class, caller, count, at - oldest)
-        for (run_class, caller), (count, oldest) in sorted(turns.items())
+        HeldSummary(run_class, caller, count, at - oldest, reason)
+        for (run_class, caller, reason), (count, oldest) in sorted(turns.items())
     )
+
+
+def _reason(state: State, members: tuple[ReplicaName, ...], run_class: RunClass) -> str:
+    """Why turns wait for `members`: what the least loaded of those that are best off says."""
+    if not state.is_open:
+        return "the scheduler has just started and hears from dataplanes first"
+    replicas = sorted((state.replicas[name] for name in members), key=lambda r: (not r.healthy, load_key(r)))
+    if not replicas:
+        return "no replica is known to serve the model"
+    return obstacle(replicas[0], run_class) or "another turn goes first"

@@ -239,6 +239,7 @@ def write_status(summary: Summary) -> scheduler_pb2.WatchResponse:
             caller=held.caller,
             turns=held.turns,
             oldest_wait_ms=max(0, round(held.oldest_wait_s * 1000)),
+            reason=held.reason,
         )
     for count in summary.runs:
         message.runs.add(phase=_PHASES_OUT[count.phase], run_class=_CLASSES_OUT[count.run_class], runs=count.runs)
@@ -269,6 +270,7 @@ def status_json(summary: Summary) -> Mapping[str, object]:
                 "caller": held.caller,
                 "turns": held.turns,
                 "oldest_wait_s": round(held.oldest_wait_s, 3),
+                "reason": held.reason,
             }
             for held in summary.held
         ],

@@ -29,6 +29,7 @@ from scheduler.state import State, initial
 from simulator.agents import Turn
 from simulator.clock import Clock
 from simulator.engines import SimulatedEngine, Waiter
+from simulator.naive import flying_turns, live_runs
 
 PROBE_S = 2.0
 TICK_S = 1.0
@@ -193,5 +194,16 @@ class Luftpause:
         self._clock.after(TICK_S, self._tick)
 
 
-ARMS: dict[str, ArmFactory] = {"router": LeastConnections, "round-robin": RoundRobin, "luftpause": Luftpause}
-"""Arms by name. One of your own is a class with `submit` and `end_run`."""
+_ARMS: dict[str, ArmFactory] = {"router": LeastConnections, "round-robin": RoundRobin, "luftpause": Luftpause}
+NAMES = (*_ARMS, "live-N", "flight-N")
+"""Arms there are; N is a fixed limit, see `naive`. One of your own is a class with `submit` and `end_run`."""
+
+
+def named(name: str) -> ArmFactory:
+    """The arm of that name. Raises ValueError."""
+    kind, _, limit = name.partition("-")
+    if kind in ("live", "flight") and limit.isdecimal() and int(limit) > 0:
+        return live_runs(int(limit)) if kind == "live" else flying_turns(int(limit))
+    if name not in _ARMS:
+        raise ValueError(f"--arms {name}: expected of {', '.join(NAMES)}")
+    return _ARMS[name]

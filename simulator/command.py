@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from loadgen.compare import figures, show
 from loadgen.compare.contest import Timing
 from loadgen.compare.figures import Sample
-from simulator.arms import ARMS, Luftpause
+from simulator.arms import Luftpause, named
 from simulator.world import World, play
 
 YARDSTICK = "router"
@@ -53,7 +52,7 @@ def main(simulation: Simulation, settings: dict[str, Any], files: show.Files) ->
 
                 seed = simulation.seed + repeat
                 try:
-                    played = play(simulation.world, ARMS[name], seed, timing, tell, checks=simulation.checks)
+                    played = play(simulation.world, named(name), seed, timing, tell, checks=simulation.checks)
                 except AssertionError as error:
                     print(f"luftpause: seed {seed}, arm {name}: {error}", file=sys.stderr)
                     return 1
@@ -76,8 +75,3 @@ def _closing(simulation: Simulation, costs: dict[str, Any], virtual_s: float, re
             f"{costs['last_us']:.0f} µs in the last; {costs['runs']} runs known at the end"
         )
     return "; ".join(said)
-
-
-def arm_names() -> Sequence[str]:
-    """The arms there are."""
-    return tuple(ARMS)

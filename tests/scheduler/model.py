@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from common.ids import Caller, DataplaneId, ReplicaName, RunId, TurnId
+from scheduler import state as state_module
 from scheduler.economy import NO_ECONOMY, Economy, TurnSeen, keeping_pays, with_pause, with_turn
 from scheduler.effects import Effect, LogExpiry, PlaceTurn, Reason, RefuseTurn
 from scheduler.events import (
@@ -37,6 +38,7 @@ class Replica:
     healthy: bool = False
     limit: int | None = None
     last: int = 0
+    since_batch: int = 0
     kv: int | None = None
     kept: float = 0.0
     economy: Economy = NO_ECONOMY
@@ -162,12 +164,18 @@ class Model:
     def stays(self, run: Run) -> bool:
         return bool(self.of(run, True)) or (run.expected is not None and not self.of(run, False))
 
+    def owes(self, r: Replica) -> bool:
+        batch = [t for t in self.turns.values() if t.replica == r.name and t.request.run_class is RunClass.BATCH]
+        return r.since_batch >= state_module.STARVES_AFTER and not batch
+
     def room(self, r: Replica, cls: RunClass, stays: bool = False) -> bool:
         flying = [t for t in self.turns.values() if t.replica == r.name]
         cap = min((c for c in (r.limit, r.cap) if c is not None), default=None)
         batch = [t for t in flying if t.request.run_class is RunClass.BATCH]
         if not r.healthy:
             return False
+        if self.owes(r):
+            cls = RunClass.INTERACTIVE
         if cls is RunClass.INTERACTIVE and cap is not None and r.kv is not None and r.limit == cap:
             return len(flying) - len(batch) < cap
         if cap is not None and len(flying) >= cap:
@@ -264,6 +272,7 @@ class Model:
         tied = t.run and t.run.home and (t.run.paused or self.of(t.run, True)) and self.replicas[t.run.home].healthy
         t.replica, t.sequence, t.renewed_at, t.held_s = r.name, self.sequence, self.now, self.now - t.arrived_at
         r.last, t.placed_at = self.sequence, self.now
+        r.since_batch = 0 if t.request.run_class is RunClass.BATCH else r.since_batch + 1
         if t.run:
             t.run.tokens = t.tokens = t.run.tokens if t.run.measured else r.usual_tokens
             t.run.home = t.run.home if tied else r.name
@@ -282,7 +291,8 @@ class Model:
 
         def order(t: Turn) -> tuple[object, ...]:
             running = sum(o.replica is not None and o.request.caller == t.request.caller for o in self.turns.values())
-            return t.request.run_class, running, t.key
+            rank = t.request.run_class is not RunClass.BATCH if self.owes(r) else t.request.run_class
+            return rank, running, t.key
 
         return min((t for t in self.turns.values() if not t.replica and fits(t)), key=order, default=None)
 
@@ -367,7 +377,7 @@ class Model:
         flying = sum(t.replica == r.name for t in self.turns.values())
         r.kv = event.kv_tokens or r.kv
         r.kept = max(r.kept * 0.8, self.resident(r, RunClass.INTERACTIVE))
-        r.keeps = r.kv is not None and keeping_pays(r.economy, r.kv, keeps=r.keeps)
+        r.keeps = keeping_pays(r.economy, r.kv or 0, r.kept, keeps=r.keeps)
         full = before is None or event.kv_usage is None or event.kv_usage >= 0.8
         if event.healthy and event.waiting and full:
             r.limit = max(1, event.running or 0)

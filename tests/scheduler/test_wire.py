@@ -178,7 +178,7 @@ def test_the_status_keeps_what_is_unknown_apart_from_zero() -> None:
             ReplicaSummary(ReplicaName("a"), "one-shot", None, True, 1, 0, 0, 0, None, 0.0),
             ReplicaSummary(ReplicaName("b"), "generative", (Model("m"),), False, 0, None, 0, None, 2, None),
         ),
-        held=(HeldSummary(RunClass.BATCH, Caller("c"), 2, 1.25),),
+        held=(HeldSummary(RunClass.BATCH, Caller("c"), 2, 1.25, "full"),),
         runs=(RunSummary(Phase.IDLE, RunClass.INTERACTIVE, 4),),
     )
     message = wire.write_status(summary)

@@ -1,0 +1,85 @@
+"""Rules for replicas that tell the size of their KV cache, as stories."""
+
+from __future__ import annotations
+
+from common.ids import Caller, ReplicaName, RunId, TurnId
+from scheduler.admission import Obstacle
+from scheduler.events import ReplicaProbed, RunEnded, TurnEnded
+from scheduler.state import STARVES_AFTER, Replica
+from scheduler.summary import summarize
+from tests.scheduler.story import BATCH, Story, replica
+
+KV_TOKENS = 10_000
+A = ReplicaName("a")
+
+
+def cached() -> Story:
+    story = Story(replica("a"))
+    story.tell(ReplicaProbed(story.at, A, True, 0, 0, 0.1, None, KV_TOKENS))
+    return story
+
+
+def known(story: Story) -> Replica:
+    return story.state.replicas[A]
+
+
+def end(story: Story, turn: str) -> None:
+    """A turn of 2,000 tokens ends with a tool call."""
+    story.tell(TurnEnded(story.at, TurnId(turn), True, (), 1_950, 50, 0))
+
+
+def waits(story: Story, turn: str) -> bool:
+    return story.where(turn) is None
+
+
+def test_runs_are_admitted_until_their_prefixes_fill_the_cache_and_started_ones_go_on() -> None:
+    story = cached()
+    for number in range(6):
+        story.arrive(f"first{number}", f"r{number}", BATCH)
+        if not waits(story, f"first{number}"):
+            end(story, f"first{number}")
+    placed = [number for number in range(6) if TurnId(f"first{number}") not in story.state.turns]
+    assert 2 <= len(placed) < 6
+    story.arrive("second", "r0", BATCH)
+    assert not waits(story, "second"), "its prefix is there, so its next turn goes on at once"
+    (held,) = summarize(story.state, story.at).held
+    assert held.reason == Obstacle.RUNS_KEPT
+
+
+def test_interactive_turns_are_not_held_for_the_cache() -> None:
+    story = cached()
+    for number in range(40):
+        story.arrive(f"t{number}", f"r{number}")
+    assert not any(waits(story, f"t{number}") for number in range(40))
+
+
+def test_under_interactive_load_batch_gets_a_place_from_time_to_time() -> None:
+    story = Story(replica("a", max_in_flight=1))
+    story.arrive("i0", "i0")
+    story.arrive("b", "b", BATCH)
+    for number in range(1, STARVES_AFTER + 2):
+        story.arrive(f"i{number}", f"i{number}")
+    ended = 0
+    while waits(story, "b"):
+        story.end(f"i{ended}")
+        ended += 1
+        assert ended <= STARVES_AFTER
+    assert ended == STARVES_AFTER
+    story.end("b")
+    assert not waits(story, f"i{STARVES_AFTER}"), "then it is the others' turn again"
+
+
+def test_a_run_that_ends_leaves_nothing_behind() -> None:
+    story = cached()
+    for number in range(3):
+        story.arrive(f"t{number}", f"r{number}", BATCH)
+        end(story, f"t{number}")
+        story.tell(RunEnded(story.at, RunId(f"r{number}"), Caller("")))
+    assert (known(story).batch_tokens, known(story).batch_flight_tokens, known(story).paused) == (0, 0, 0)
+
+
+def test_a_queue_before_a_cache_that_is_not_full_limits_nothing() -> None:
+    story = cached()
+    for usage, is_limited in ((0.3, False), (0.95, True)):
+        story.tell(ReplicaProbed(story.at, A, True, 2, 3, usage, None, KV_TOKENS))
+        assert (known(story).limit is not None) == is_limited
