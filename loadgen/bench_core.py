@@ -24,6 +24,7 @@ from rich.table import Table
 
 from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
 from common.pool import Replica
+from scheduler.beginning import initial
 from scheduler.core import decide
 from scheduler.effects import PlaceTurn
 from scheduler.events import (
@@ -37,7 +38,7 @@ from scheduler.events import (
     TurnEnded,
     TurnStarted,
 )
-from scheduler.state import State, initial
+from scheduler.state import State
 
 EVENTS_PER_S_MIN = 20_000
 GROWTH_MAX = 1.5

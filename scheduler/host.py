@@ -23,10 +23,11 @@ from typing import Protocol, assert_never
 from common.ids import DataplaneId, ReplicaName
 from common.pool import Replica
 from common.tracing import Tracer
+from scheduler.beginning import initial
 from scheduler.core import decide
 from scheduler.effects import Effect, LogExpiry, PlaceTurn, RefuseTurn
 from scheduler.events import Event, ReplicaProbed, RunEnded, Ticked
-from scheduler.state import State, initial
+from scheduler.state import State
 from scheduler.summary import Summary, summarize
 from scheduler.tally import Tally
 

@@ -16,8 +16,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
-from common.pool import Replica as PoolReplica
-from scheduler.budgets.configured import budget_of, prices_of
 from scheduler.budgets.ledger import Budget, Price, Reservation
 from scheduler.budgets.prediction import Histories
 from scheduler.economy import NO_ECONOMY, Economy
@@ -330,57 +328,6 @@ class Draft:
     def freeze(self) -> State:
         """The state as it is now."""
         return State(tuple(self.run_counts), *_OTHER_FIELDS(self))
-
-
-def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int) -> State:
-    """The state at the start `at` (seconds, the host's clock) with the pool's replicas.
-
-    `first_sequence` is above all sequences that schedulers before this one issued. Nothing is placed on a replica
-    before its first probe, and nowhere before GRACE_S have passed.
-    """
-    known = Map(
-        {
-            replica.name: Replica(
-                name=replica.name,
-                one_shot=replica.kind == "one-shot",
-                max_in_flight=replica.max_in_flight,
-                capacity=replica.max_in_flight,
-                models_learned=replica.models is None,
-                models=None if replica.models is None else tuple(map(Model, replica.served(replica.models))),
-                budget=budget_of(replica, at),
-                prices=prices_of(replica),
-            )
-            for replica in replicas
-        }
-    )
-    empty: Map[Any, Any] = Map()
-    draft = Draft(
-        State(
-            now=at,
-            opens_at=at + GRACE_S,
-            is_open=False,
-            sequence=first_sequence,
-            arrivals=0,
-            replicas=known,
-            homes=empty,
-            pools=empty,
-            unknown_models=(0, 0),
-            runs=empty,
-            turns=empty,
-            shares=empty,
-            tool_calls=empty,
-            tool_call_minutes=empty,
-            timers=empty,
-            orphaned=empty,
-            held=(0, 0),
-            histories=Histories() if any(replica.budget for replica in known.values()) else None,
-            dry=empty,
-            habits=empty,
-            run_counts=(0,) * 6,
-        )
-    )
-    rebuild_pools(draft)
-    return draft.freeze()
 
 
 def rebuild_pools(draft: Draft) -> None:

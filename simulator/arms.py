@@ -11,6 +11,7 @@ from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
 from common.pool import Replica as PoolReplica
 from fakes.engine.batch import Request
 from loadgen.workload import Group
+from scheduler.beginning import initial
 from scheduler.core import decide
 from scheduler.effects import PlaceTurn
 from scheduler.events import (
@@ -25,7 +26,7 @@ from scheduler.events import (
     TurnStarted,
 )
 from scheduler.events import Request as Asked
-from scheduler.state import State, initial
+from scheduler.state import State
 from simulator.agents import Turn
 from simulator.clock import Clock
 from simulator.engines import SimulatedEngine, Waiter

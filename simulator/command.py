@@ -62,7 +62,7 @@ def main(simulation: Simulation, settings: dict[str, Any], files: show.Files) ->
                 done_s += whole_s
     report = figures.report(samples, YARDSTICK if YARDSTICK in samples else None)
     report |= {"settings": settings | {"seed": simulation.seed}, "decisions": costs}
-    show.result(show.Measured(samples, "simulated", is_whole=True), report, (), files)
+    show.result(show.Measured(samples, "simulated", broken_off=None), report, (), files)
     print(_closing(simulation, costs, count * whole_s, time.perf_counter() - begun_s), file=sys.stderr)
     return 0
 

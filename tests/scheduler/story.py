@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
 from common.pool import Replica
+from scheduler.beginning import initial
 from scheduler.core import decide
 from scheduler.effects import Effect, PlaceTurn
 from scheduler.events import (
@@ -19,7 +20,7 @@ from scheduler.events import (
     TurnEnded,
 )
 from scheduler.invariants import check, check_step
-from scheduler.state import State, initial
+from scheduler.state import State
 
 A, B = ReplicaName("a"), ReplicaName("b")
 DATAPLANE = DataplaneId("d")

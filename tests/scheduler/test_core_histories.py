@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from scheduler import admission, placement
 from scheduler import state as state_module
+from scheduler.beginning import initial
 from scheduler.core import decide
 from scheduler.events import DataplaneResynced
 from scheduler.invariants import check, check_step
-from scheduler.state import initial
 from tests.scheduler.histories import POOL, History
 from tests.scheduler.model import Model
-from tests.scheduler.model import Replica as ModelReplica
+from tests.scheduler.model_records import Replica as ModelReplica
 
 STEPS = 60
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
 from common.pool import Replica
+from scheduler.beginning import initial
 from scheduler.budgets.headers import LimitsTold, read
 from scheduler.core import decide
 from scheduler.effects import PlaceTurn, RefuseTurn
@@ -28,7 +29,7 @@ from scheduler.events import (
     TurnFailed,
 )
 from scheduler.invariants import check
-from scheduler.state import State, initial
+from scheduler.state import State
 
 DATAPLANE = DataplaneId("d")
 

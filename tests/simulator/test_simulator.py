@@ -18,7 +18,7 @@ from simulator.arms import ArmFactory, Luftpause, named
 from simulator.world import World, play
 
 ROOT = pathlib.Path(__file__).parents[2]
-TIMING = Timing(60.0, 150.0)
+TIMING = Timing(60.0, 150.0, 1)
 
 DECODE_BOUND = CPU_TESTBED
 PREFILL_BOUND = dataclasses.replace(CPU_TESTBED, effective_flops=2 * CPU_TESTBED.parameters / 200e-6)
@@ -43,7 +43,7 @@ def flooded(profile: Profile, arm: ArmFactory, *, ends_runs: bool = True, **shap
 
 def test_the_same_seed_gives_the_same_figures() -> None:
     world = World(CPU_TESTBED, 2, groups(2, 12))
-    timing = Timing(5.0, 30.0)
+    timing = Timing(5.0, 30.0, 1)
     first, again, other = (play(world, Luftpause, seed, timing).sample for seed in (3, 3, 4))
     figures = [quantities(each.tally("batch"), each.seconds) for each in (first, again, other)]
     assert figures[0] == figures[1] != figures[2]
@@ -72,7 +72,7 @@ def test_agents_that_never_tell_and_tools_in_text_get_the_same(profile: Profile)
 
 def test_nothing_is_lost_where_the_pool_is_not_saturated() -> None:
     world = World(CPU_TESTBED, 2, groups(4, 4))
-    router, ours = (play(world, named(name), 5, Timing(30.0, 600.0)).sample for name in ("router", "luftpause"))
+    router, ours = (play(world, named(name), 5, Timing(30.0, 600.0, 1)).sample for name in ("router", "luftpause"))
     for run_class in ("interactive", "batch"):
         assert per_min(ours, run_class) >= 0.97 * per_min(router, run_class)
 
@@ -95,7 +95,7 @@ def test_a_caller_with_few_runs_gets_its_share_beside_one_that_floods() -> None:
 
 
 def test_invariants_hold_after_every_decision_of_a_flood() -> None:
-    play(World(CPU_TESTBED, 3, groups(3, 20, tools="text")), Luftpause, 2, Timing(0.0, 20.0), checks=True)
+    play(World(CPU_TESTBED, 3, groups(3, 20, tools="text")), Luftpause, 2, Timing(0.0, 20.0, 1), checks=True)
 
 
 def test_the_command_plays_and_writes_its_report(tmp_path: pathlib.Path) -> None:
