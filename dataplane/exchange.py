@@ -17,7 +17,7 @@ class EngineError(Exception):
 class Reply:
     """The head of an engine's reply."""
 
-    __slots__ = ("chunked", "close_delimited", "content_type", "length", "lines", "reason", "status")
+    __slots__ = ("chunked", "close_delimited", "content_type", "encoded", "length", "lines", "reason", "status")
 
     def __init__(self) -> None:
         self.status = 0
@@ -29,6 +29,8 @@ class Reply:
         self.chunked = False
         self.close_delimited = False
         """Whether only the end of the connection ends the body."""
+        self.encoded = False
+        """Whether the body is compressed, though nobody asked for it: it is passed on, and cannot be read."""
 
 
 class Exchange(Protocol):

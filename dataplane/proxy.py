@@ -334,7 +334,7 @@ class Turn:
         self._engine = None
         reply, meter = self._reply, self._meter
         assert reply is not None
-        broken_off = reply.close_delimited and reply.status < 300 and not meter.whole
+        broken_off = reply.close_delimited and reply.status < 300 and not (meter.whole or reply.encoded)
         if not broken_off:
             if meter.news:
                 self._look()

@@ -59,6 +59,7 @@ class ClientConnection(asyncio.Protocol):
         "_fault",
         "_held_back",
         "_loop",
+        "_owes_continue",
         "_parser",
         "_served",
         "_server",
@@ -77,6 +78,8 @@ class ClientConnection(asyncio.Protocol):
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._current: Request | None = None
         """The request that is being parsed."""
+        self._owes_continue = False
+        """Whether its client waits for our word before it sends the body."""
         self._waiting: list[Request] = []
         """Whole requests that wait for their turn to be answered."""
         self._fault: errors.ApiError | None = None
@@ -183,8 +186,9 @@ class ClientConnection(asyncio.Protocol):
                 request.refusal = found
             else:
                 request.route = found
-        if request.expects_continue and request.refusal is None and not request.too_large and self._work is None:
-            self.write(_CONTINUE)
+        self._owes_continue = request.expects_continue and request.refusal is None and not request.too_large
+        if self._work is None and not self._waiting:
+            self._write_continue()
         self._deadline = self._loop.time() + config.body_s
 
     def on_body(self, data: bytes) -> None:
@@ -196,6 +200,7 @@ class ClientConnection(asyncio.Protocol):
         """The request is whole."""
         request, self._current = self._current, None
         assert request is not None
+        self._owes_continue = False
         self._deadline = math.inf
         if request.too_large and request.refusal is None:
             request.route = None
@@ -229,7 +234,7 @@ class ClientConnection(asyncio.Protocol):
             self.close()
             return
         self._deadline = self._loop.time() + self._server.config.idle_s
-        if self._ahead_bytes:
+        if self._ahead_bytes or self._waiting or self._owes_continue or self._fault is not None:
             self._loop.call_soon(self._next)
 
     def close(self) -> None:
@@ -313,11 +318,19 @@ class ClientConnection(asyncio.Protocol):
             self._serve(self._waiting.pop(0))
         elif self._fault is not None:
             self._refuse(self._fault)
+        else:
+            self._write_continue()
         if not self._waiting and self._fault is None and not self._closing:
             self._ahead_bytes = 0
             if self._held_back:
                 self._held_back = False
                 self._transport.resume_reading()
+
+    def _write_continue(self) -> None:
+        """To be called where all earlier requests are answered: it is an answer too, and they have an order."""
+        if self._owes_continue:
+            self._owes_continue = False
+            self.write(_CONTINUE)
 
     def _serve(self, request: Request) -> None:
         self._served = request

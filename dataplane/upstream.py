@@ -275,6 +275,8 @@ class EngineConnection(asyncio.Protocol):
             reply.lines.append(b"%b: %b\r\n" % (name, value))
             if lower == b"content-type":
                 reply.content_type = value
+            elif lower == b"content-encoding":
+                reply.encoded = value.lower() != b"identity"
 
     def on_headers_complete(self) -> None:
         """The head is whole. Interim answers (1xx) are not passed on."""

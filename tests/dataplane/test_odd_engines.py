@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 
 import pytest
 
@@ -157,3 +158,17 @@ async def test_an_event_too_large_to_read_hides_nothing_of_what_follows(rig: Rig
     await rig.reported("STARTED", "FIRST_TOKEN", "ENDED")
     ended = rig.scheduler.reports[-1]
     assert (list(ended.tool_call_ids), ended.prompt_tokens) == (["call_1"], USAGE["prompt_tokens"])
+
+
+async def test_a_compressed_reply_that_ends_with_the_connection_is_whole(rig: Rig) -> None:
+    packed = gzip.compress(REPLY)
+
+    async def answer(call: Call) -> None:
+        await call.send(OK + b"content-type: application/json\r\ncontent-encoding: gzip\r\n\r\n" + packed)
+        call.writer.close()
+
+    rig.engine.script = answer
+    await rig.start()
+    response = await rig.ask(request(CHAT))
+    assert (response.whole, response.body) == (True, packed)
+    await rig.reported("STARTED", "ENDED")
