@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from cli import state
 
-COMMANDS = ("up", "down", "status", "load", "runs", "bench", "simulate", "test")
+COMMANDS = ("up", "down", "status", "load", "runs", "forecast", "bench", "simulate", "test")
 """Each is the function of that name in `cli.<name>`, or there the Typer `app` where it has commands of its own."""
 
 

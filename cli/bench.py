@@ -88,3 +88,28 @@ def decide(print_json: options.Json = False) -> None:
     from loadgen.bench_decide import main  # noqa: PLC0415
 
     raise typer.Exit(main(json_output=print_json))
+
+
+@app.command()
+def ratelimit(
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(help="What is measured, repeated: reactive, agentpause, litellm, luftpause; none: all."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, max=1000, help="Steps of each of the 20 agents.")] = 12,
+    speed: Annotated[float, typer.Option(min=1, max=50, help="How many times faster than usual all goes.")] = 20,
+    fixed: Annotated[bool, typer.Option("--fixed", help="Windows that are full again at once.")] = False,
+    print_json: options.Json = False,
+) -> None:
+    """Twenty agents on one endpoint of 6,000 tokens and 30 requests a minute: 429s, tokens re-sent, wall time.
+
+    Agents that retry, those of the agentpause package and LiteLLM's router where they are installed, and luftpause, on
+    the same tasks, against a simulated provider. Takes about a minute and a half each.
+    """
+    from loadgen.bench_ratelimit import ARMS, main  # noqa: PLC0415
+    from loadgen.ratelimit_rig import Counts  # noqa: PLC0415
+
+    unknown = [name for name in arm or () if name not in ARMS]
+    if unknown:
+        options.misused(f"--arm: expected one of {', '.join(ARMS)}, not {unknown[0]}")
+    raise typer.Exit(main(Counts(steps=steps, speed=speed, fixed=fixed), tuple(arm or ARMS), json_output=print_json))

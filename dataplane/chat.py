@@ -6,7 +6,7 @@ Nothing here validates a request for the engine: fields that are not needed are 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -36,6 +36,16 @@ class ChatRequest(msgspec.Struct):
     messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
     stream: bool | None = None
     stream_options: _StreamOptions | msgspec.UnsetType | None = msgspec.UNSET
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+
+    @property
+    def tokens_max(self) -> int | None:
+        """Most completion tokens that it allows, where it says so in a way that makes sense."""
+        for limit in (self.max_completion_tokens, self.max_tokens):
+            if type(limit) is int and limit > 0:
+                return limit
+        return None
 
     @property
     def wants_usage(self) -> bool:
@@ -62,6 +72,13 @@ _TRUE = msgspec.Raw(b"true")
 def parse(body: bytes) -> ChatRequest | ApiError:
     """The request in `body`, or a 400 that names the field and what was expected."""
     return bodies.read(body, _DECODER)
+
+
+def with_model(body: bytes, model: str) -> bytes:
+    """`body`, which has been parsed, with another model; other members keep their bytes and order."""
+    members = _RAW_OBJECT.decode(body)
+    members["model"] = msgspec.Raw(msgspec.json.encode(model))
+    return msgspec.json.encode(members)
 
 
 def ask_for_usage(body: bytes, request: ChatRequest) -> bytes:

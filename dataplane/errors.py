@@ -19,6 +19,8 @@ class ApiError:
     status: int
     message: str
     code: str
+    retry_after_s: float | None = None
+    """When to try again, where that is known; sent as `Retry-After`, and exactly as `retry-after-ms`."""
 
     @property
     def kind(self) -> str:
@@ -43,6 +45,14 @@ def refused(refusal: turn_pb2.Refusal) -> ApiError:
             return ApiError(404, refusal.message, "model_not_found")
         case turn_pb2.REFUSAL_REASON_RUN_OF_OTHER_CALLER:
             return ApiError(409, refusal.message, "run_of_other_caller")
+        case turn_pb2.REFUSAL_REASON_NOT_SOON:
+            return ApiError(429, refusal.message, "not_soon", refusal.retry_after_ms / 1000)
+        case turn_pb2.REFUSAL_REASON_NEVER_FITS:
+            return ApiError(400, refusal.message, "never_fits")
+        case turn_pb2.REFUSAL_REASON_DEADLINE:
+            return ApiError(504, refusal.message, "deadline_cannot_be_met")
+        case turn_pb2.REFUSAL_REASON_OVER_BUDGET:
+            return ApiError(402, refusal.message, "over_budget")
         case _:
             return ApiError(400, refusal.message or "the scheduler refused the turn", "invalid_turn")
 
@@ -70,7 +80,8 @@ def forbidden(field: str, problem: str) -> ApiError:
 def no_route(path: str) -> ApiError:
     """404: nothing is served at `path`."""
     served = (
-        "POST /v1/chat/completions, POST /v1/decide, GET /v1/models, DELETE /v1/runs/{id}, GET /health, GET /metrics"
+        "POST /v1/chat/completions, POST /v1/decide, GET /v1/models, GET /v1/forecast, DELETE /v1/runs/{id}, "
+        "GET /health, GET /metrics"
     )
     return ApiError(404, f"nothing is served at {path}; there are {served}", "unknown_path")
 
@@ -123,6 +134,12 @@ def too_many_held(limit: int) -> ApiError:
 def too_many_headers(limit: int) -> ApiError:
     """431."""
     return ApiError(431, f"there are more than {limit} headers", "headers_too_large")
+
+
+def nothing_to_forecast(run_id: str) -> ApiError:
+    """404: no turn of the run has ended where it would tell."""
+    problem = f"run '{run_id}': no turn of this caller's has ended at a replica with rate limits or prices"
+    return ApiError(404, problem, "nothing_to_forecast")
 
 
 def own_fault() -> ApiError:

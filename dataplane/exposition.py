@@ -22,6 +22,7 @@ _COUNTERS = {
     "tokens_completion": ("luftpause_dataplane_completion_tokens", "Generated tokens, as engines told"),
     "tokens_cached": ("luftpause_dataplane_cached_tokens", "Prompt tokens from a prefix cache, as engines told"),
     "bytes_in": ("luftpause_dataplane_request_bytes", "Bytes of request bodies"),
+    "fallbacks": ("luftpause_dataplane_fallbacks", "Turns sent to another replica after one failed them"),
     "bytes_out": ("luftpause_dataplane_reply_bytes", "Bytes of reply bodies, as engines sent them"),
     "scheduler_streams": (
         "luftpause_dataplane_scheduler_streams",

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 
 from common.grants import ANYTHING, ForbiddenError, Grant
 from common.ids import ANONYMOUS, ID_SHAPE, Caller, RunId, cut_caller, is_id
+from dataplane import limits
 from dataplane.errors import ApiError, forbidden, invalid
 from protos import turn_pb2
 
 RUN_ID = b"x-luftpause-run-id"
 CLASS = b"x-luftpause-class"
 CALLER = b"x-luftpause-caller"
+OURS = frozenset((RUN_ID, CLASS, CALLER, limits.WAIT_S_MAX, limits.DEADLINE, limits.BUDGET_USD))
+"""All headers of requests that luftpause means."""
 
 _CLASSES = {"interactive": turn_pb2.RUN_CLASS_INTERACTIVE, "batch": turn_pb2.RUN_CLASS_BATCH}
 
@@ -27,6 +30,7 @@ class Identity:
     run_id: RunId | None
     caller: Caller
     run_class: turn_pb2.RunClass.ValueType
+    limits: limits.TurnLimits = limits.NO_LIMITS
 
 
 _ANONYMOUS = Identity(None, ANONYMOUS, turn_pb2.RUN_CLASS_INTERACTIVE)
@@ -35,7 +39,7 @@ _ANONYMOUS = Identity(None, ANONYMOUS, turn_pb2.RUN_CLASS_INTERACTIVE)
 def identify(headers: Mapping[bytes, bytes], grant: Grant = ANYTHING) -> Identity | ApiError:
     """The identity that `headers` (lower-case names) carry under `grant`, or an error that names the header and what
     was expected: 400 where it is malformed, 403 where the token does not allow it."""
-    if grant is ANYTHING and RUN_ID not in headers and CLASS not in headers and CALLER not in headers:
+    if grant is ANYTHING and headers.keys().isdisjoint(OURS):
         return _ANONYMOUS
     run_id = None
     if RUN_ID in headers:
@@ -53,7 +57,8 @@ def identify(headers: Mapping[bytes, bytes], grant: Grant = ANYTHING) -> Identit
         run_class = _CLASSES[grant.class_of(class_name)]
     except ForbiddenError as error:
         return forbidden(CLASS.decode(), str(error))
-    return Identity(run_id, caller, run_class)
+    own_limits = limits.begin(headers)
+    return own_limits if isinstance(own_limits, ApiError) else Identity(run_id, caller, run_class, own_limits)
 
 
 def identify_caller(headers: Mapping[bytes, bytes], grant: Grant) -> Caller | ApiError:

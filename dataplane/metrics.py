@@ -35,6 +35,7 @@ class Metrics:
         "answers",
         "bytes_in",
         "bytes_out",
+        "fallbacks",
         "scheduler_streams",
         "spans_lost",
         "tokens_cached",
@@ -55,6 +56,7 @@ class Metrics:
         """Answers that were not an engine's, by HTTP status."""
         self.scheduler_streams = 0
         self.spans_lost = 0
+        self.fallbacks = 0
 
     def turn_over(self, run_class: turn_pb2.RunClass.ValueType, outcome: str, duration_s: float) -> None:
         """One turn is over, with one of `OUTCOMES`, `duration_s` after it arrived."""
@@ -88,6 +90,7 @@ class Metrics:
                 "bytes_out": self.bytes_out,
                 "scheduler_streams": self.scheduler_streams,
                 "spans_lost": self.spans_lost,
+                "fallbacks": self.fallbacks,
             },
             "answers": {str(status): n for status, n in sorted(self.answers.items())},
             "gauges": gauges,

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable
 
-from common.ids import ReplicaName
 from common.pool import Pool
 from common.tracing import Tracer
 from dataplane import chat, errors
@@ -21,6 +20,7 @@ from dataplane.fresh_ids import id_source
 from dataplane.identity import Identity
 from dataplane.meter import Meter, ReplyMeter, StreamMeter
 from dataplane.metrics import Metrics
+from dataplane.pool_view import PoolView
 from dataplane.pump import Lane, make_pump
 from dataplane.request import Request
 from dataplane.scheduler_client import SchedulerClient
@@ -50,7 +50,7 @@ class Proxy:
         self.metrics = Metrics()
         self.new_run_id = id_source("run")
         self.new_turn_id = id_source("turn")
-        self._replicas = pool.by_name()
+        self.pool = PoolView(pool)
         self._endpoints: dict[tuple[str, str], Endpoint] = {}
         self._pump = make_pump()
 
@@ -58,16 +58,14 @@ class Proxy:
         """The connections to `replica`. Raises PoolError where its key cannot be read."""
         endpoint = self._endpoints.get((replica, url))
         if endpoint is None:
-            known = self._replicas.get(ReplicaName(replica))
-            endpoint = self._endpoints[replica, url] = Endpoint(
-                replica, url, known.key() if known else None, self._pump
-            )
+            endpoint = self._endpoints[replica, url] = Endpoint(replica, url, self.pool.key(replica), self._pump)
         return endpoint
 
-    def asks_usage(self, replica: str) -> bool:
-        """Whether usage is asked of `replica` for clients that did not ask."""
-        known = self._replicas.get(ReplicaName(replica))
-        return known.usage_in_stream if known else True
+    def read_limits(self, ticket: Ticket, reply: Reply) -> None:
+        """Takes in what an answer's head tells of its replica's rate limits, if any are kept."""
+        headers = self.pool.told_limits(ticket.replica, reply.lines)
+        if headers:
+            self.scheduler.limits_told(ticket, headers)
 
     def sweep(self, now: float) -> None:
         """Drops engine connections that were not used for long."""
@@ -153,6 +151,7 @@ class Turn:
             ),
             self,
         )
+        proxy.pool.describe_limits(self._ticket.message, identity.limits, len(body), parsed.tokens_max)
         parsed.messages.clear()  # a held turn, or an open stream, needs them no longer
         proxy.scheduler.admit(self._ticket)
         return None
@@ -200,8 +199,13 @@ class Turn:
             self._give_up(errors.engine_failed(placement.replica, "its key cannot be read"))
             return
         self._added_usage = (
-            self._request.stream is True and not self._request.wants_usage and self._proxy.asks_usage(placement.replica)
+            self._request.stream is True
+            and not self._request.wants_usage
+            and self._proxy.pool.asks_usage(placement.replica)
         )
+        model = self._proxy.pool.own_model(placement.replica, self._request.model)
+        if model != self._request.model:
+            self._body = chat.with_model(self._body, model)
         if self._added_usage:
             self._body = chat.ask_for_usage(self._body, self._request)
         self._proxy.scheduler.started(self._ticket)
@@ -221,6 +225,7 @@ class Turn:
 
     def answered(self, reply: Reply) -> None:
         """Makes our head of the reply's: with the run's id and our own framing. `received` follows at once."""
+        self._proxy.read_limits(self._ticket, reply)
         self._body = b""
         self._lines = []
         self._reply = reply
@@ -284,7 +289,7 @@ class Turn:
             engine = await self._endpoint.connect()
         except EngineError as error:
             self._connecting = None
-            self._give_up(errors.engine_failed(self._ticket.replica, str(error)))
+            self._unreachable(errors.engine_failed(self._ticket.replica, str(error)))
         else:
             self._connecting = None
             self._send(engine)
@@ -320,7 +325,7 @@ class Turn:
         assert reply is not None
         self._ended = True
         if reply.status >= 300:
-            self._fail(f"engine answered {reply.status}")
+            self._fail(f"engine answered {reply.status}", reply.status)
         elif meter.error:
             self._fail("engine reported an error in its reply")
         else:
@@ -350,6 +355,11 @@ class Turn:
         else:
             self._client.work_over()
 
+    def _unreachable(self, error: errors.ApiError) -> None:
+        """There is no connection to the engine."""
+        self._fail(error.message, 0)
+        self._client.answer_error(error, self._ticket.run_id)
+
     def _give_up(self, error: errors.ApiError) -> None:
         """No whole reply: the client gets `error`, or a broken off reply where it has begun."""
         if not self._ended:
@@ -359,9 +369,9 @@ class Turn:
         else:
             self._client.close()
 
-    def _fail(self, problem: str) -> None:
+    def _fail(self, problem: str, status: int | None = None) -> None:
         self._ended = True
-        self._proxy.scheduler.failed(self._ticket, problem)
+        self._proxy.scheduler.failed(self._ticket, problem, status)
         self._over("failed", problem)
 
     def _drop_engine(self) -> None:

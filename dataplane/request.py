@@ -20,17 +20,14 @@ _READ = frozenset(
         b"expect",
         b"traceparent",
         b"transfer-encoding",
-        identity.CALLER,
-        identity.CLASS,
-        identity.RUN_ID,
+        *identity.OURS,
     )
 )
 """Headers that the dataplane itself looks at."""
 
 _OURS_PREFIX = b"x-luftpause-"
 _BLANKS = b" \t"
-_ONCE = frozenset((identity.CALLER, identity.CLASS, identity.RUN_ID))
-_OURS = ", ".join(sorted(name.decode() for name in _ONCE))
+_OURS = ", ".join(sorted(name.decode() for name in identity.OURS))
 
 _NOT_FORWARDED = frozenset(
     (
@@ -51,9 +48,7 @@ _NOT_FORWARDED = frozenset(
         b"upgrade",
         b"x-api-key",
         b"x-request-id",
-        identity.CALLER,
-        identity.CLASS,
-        identity.RUN_ID,
+        *identity.OURS,
     )
 )
 """Headers that no engine is shown: hop-by-hop ones, credentials, and those that luftpause sets or means for itself."""
@@ -150,7 +145,7 @@ class Request:
         self._header_count += 1
         lower = name.lower()
         if lower in _READ:
-            if lower in _ONCE and lower in self.headers:
+            if lower in identity.OURS and lower in self.headers:
                 self.refusal = errors.invalid(lower.decode(), "expected once, it is there twice")
             value = value.strip(_BLANKS)
             # Two headers of a name are one with a list (RFC 9110, 5.3); what reads no list then reads neither.

@@ -14,7 +14,7 @@ import msgspec
 from common.auth import UNAUTHENTICATED, Guard
 from common.grants import Grant
 from common.ids import ID_SHAPE, is_id
-from dataplane import errors
+from dataplane import errors, forecast
 from dataplane.decide import Decisions
 from dataplane.exposition import CONTENT_TYPE, expose
 from dataplane.identity import RUN_ID, identify, identify_caller
@@ -29,6 +29,7 @@ MODELS_S_MAX = 5.0
 _CHAT = "/v1/chat/completions"
 _DECIDE = "/v1/decide"
 _RUNS = "/v1/runs/"
+_FORECAST = "/v1/forecast"
 
 
 class Routes:
@@ -73,7 +74,20 @@ class Routes:
             return Chat(identity) if path == _CHAT else partial(self._decisions.decide, request, identity)
         if path.startswith(_RUNS):
             return self._find_run(path.removeprefix(_RUNS), request, grant)
+        if path == _FORECAST:
+            return self._find_forecast(request, grant)
         return self._find_rare(self._models if path == "/v1/models" else None, method, path)
+
+    def _find_forecast(self, request: Request, grant: Grant) -> Route | errors.ApiError:
+        if request.method != "GET":
+            return errors.wrong_method(request.method, _FORECAST, "GET")
+        caller = identify_caller(request.headers, grant)
+        if isinstance(caller, errors.ApiError):
+            return caller
+        asked = forecast.read(request.target)
+        if isinstance(asked, errors.ApiError):
+            return asked
+        return partial(forecast.answer, self._scheduler, asked, caller)
 
     def _find_rare(self, rare: Rare | None, method: str, path: str) -> Route | errors.ApiError:
         if rare is None:

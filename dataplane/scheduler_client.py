@@ -12,21 +12,21 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
-from typing import TypeVar
 
 import grpc
 
 from common.auth import bearer_metadata
 from common.tls import PLAIN, Tls
 from dataplane.held import HeldTurns
+from dataplane.limits import LastTold
 from dataplane.meter import Meter
 from dataplane.runs import RunTable
 from dataplane.tickets import Ticket
+from dataplane.unacknowledged import BATCH_MAX, Unacknowledged, take_batch
 from protos import scheduler_pb2, scheduler_pb2_grpc, turn_pb2
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
 RECONNECT_S = 1.0
 RENEW_S = 60.0
@@ -35,15 +35,11 @@ SOON_S = 0.001
 LAZY_S = 0.02
 """A report that frees nothing (started, first token) waits longer."""
 
-_BATCH_MAX = 256
-"""Most admissions and most reports in one message."""
 _RESYNC_RUNS_MAX = 256
 """Runs in one part of a resync: below the limit of a message even if each has 64 tool call ids, all as long as can
 be."""
 _REPORTS_MAX = 20_000
 """Most reports kept while there is no stream; the oldest go, since the resync tells the same."""
-_UNACKNOWLEDGED_MAX = 1_024
-"""Most messages whose reports are kept for a scheduler that does not acknowledge."""
 _ERROR_CHARS_MAX = 300
 
 _CHANNEL_OPTIONS = (
@@ -64,14 +60,15 @@ class SchedulerClient:
         self._target = target
         self._tls = tls
         self._dataplane_id = dataplane_id
-        self._metadata = bearer_metadata(token)
+        self.metadata = bearer_metadata(token)
         self._runs = RunTable()
         self._held = HeldTurns()
+        self._told = LastTold()
         self._in_flight: dict[str, Ticket] = {}
         self._admits: deque[turn_pb2.Turn] = deque()
         self._abandons: deque[str] = deque()
         self._reports: deque[turn_pb2.Report] = deque(maxlen=_REPORTS_MAX)
-        self._sent: deque[tuple[int, list[turn_pb2.Report]]] = deque(maxlen=_UNACKNOWLEDGED_MAX)
+        self._unacked = Unacknowledged()
         self._renewals: deque[str] = deque()
         self._received = 0
         self._epoch = 0
@@ -130,6 +127,7 @@ class SchedulerClient:
         report."""
         usage = reply.usage
         self._in_flight.pop(ticket.turn_id, None)
+        self._unacked.ended(ticket)
         self._runs.ended(time.monotonic(), ticket.run_id, reply.has_tool_calls, reply.tool_call_ids)
         self._report(
             turn_pb2.Report(
@@ -142,12 +140,14 @@ class SchedulerClient:
                 completion_tokens=usage.completion_tokens if usage else None,
                 cached_tokens=usage.cached_tokens if usage else None,
                 traceparent=ticket.traceparent,
+                limit_headers=ticket.take_limits(),
             )
         )
 
-    def failed(self, ticket: Ticket, error: str) -> None:
-        """There will be no whole reply."""
+    def failed(self, ticket: Ticket, error: str, status: int | None = None) -> None:
+        """There will be no whole reply; `status` is the engine's, 0 where it could not be reached."""
         self._in_flight.pop(ticket.turn_id, None)
+        self._unacked.ended(ticket)
         self._runs.failed(time.monotonic(), ticket.run_id)
         self._report(
             turn_pb2.Report(
@@ -155,12 +155,19 @@ class SchedulerClient:
                 turn_id=ticket.turn_id,
                 error=error[:_ERROR_CHARS_MAX],
                 traceparent=ticket.traceparent,
+                status=status,
+                limit_headers=ticket.take_limits(),
             )
         )
 
     def held_of(self, caller: str) -> int:
         """Turns of one caller that wait for their admission."""
         return self._held.of(caller)
+
+    def limits_told(self, ticket: Ticket, headers: list[turn_pb2.LimitHeader]) -> None:
+        """The head of the turn's answer told of its replica's rate limits: it is reported with what comes next."""
+        ticket.limit_headers = headers
+        self._told.take(time.monotonic(), ticket.replica, headers)
 
     def caller_of(self, run_id: str) -> str | None:
         """Whose run it is, as far as this process knows."""
@@ -171,12 +178,19 @@ class SchedulerClient:
         self._runs.forget(run_id, caller)
         self._report(turn_pb2.Report(kind=turn_pb2.REPORT_KIND_RUN_ENDED, run_id=run_id, caller=caller))
 
-    async def replicas(self, timeout_s: float) -> list[scheduler_pb2.ReplicaStatus] | None:
-        """The replicas as the scheduler sees them now; None where it does not answer in time."""
+    def stub(self) -> scheduler_pb2_grpc.SchedulerAsyncStub | None:
+        """The scheduler's methods, to be called with `metadata`; None while `run` does not run."""
         if self._channel is None:
             return None
         stub: scheduler_pb2_grpc.SchedulerAsyncStub = scheduler_pb2_grpc.SchedulerStub(self._channel)
-        call = stub.Watch(scheduler_pb2.WatchRequest(), timeout=timeout_s, metadata=self._metadata)
+        return stub
+
+    async def replicas(self, timeout_s: float) -> list[scheduler_pb2.ReplicaStatus] | None:
+        """The replicas as the scheduler sees them now; None where it does not answer in time."""
+        stub = self.stub()
+        if stub is None:
+            return None
+        call = stub.Watch(scheduler_pb2.WatchRequest(), timeout=timeout_s, metadata=self.metadata)
         try:
             async for status in call:
                 return list(status.replicas)
@@ -202,7 +216,7 @@ class SchedulerClient:
     async def drain(self, timeout_s: float) -> None:
         """Waits until the scheduler has acknowledged all reports, at most `timeout_s`: the last word of a process."""
         self._queued.set()
-        await _until(lambda: not (self.connected and (self._reports or self._abandons or self._sent)), timeout_s)
+        await _until(lambda: not (self.connected and (self._reports or self._abandons or self._unacked)), timeout_s)
 
     async def wait_for_turns(self, timeout_s: float) -> None:
         """Waits until no turn is in flight, at most `timeout_s`."""
@@ -212,7 +226,7 @@ class SchedulerClient:
         """One stream, from hello to its loss: when either direction ends, for whatever reason, both do."""
         await channel.channel_ready()
         stub: scheduler_pb2_grpc.SchedulerAsyncStub = scheduler_pb2_grpc.SchedulerStub(channel)
-        call = stub.Dispatch(metadata=self._metadata)
+        call = stub.Dispatch(metadata=self.metadata)
         reader = asyncio.create_task(self._read(call))
         writer = asyncio.create_task(self._write(call.write))
         try:
@@ -262,14 +276,14 @@ class SchedulerClient:
         request = scheduler_pb2.DispatchRequest(
             sequence=sequence,
             acknowledged=self._received,
-            admits=_drain(self._admits),
-            abandons=_drain(self._abandons),
-            renewals=_drain(self._renewals),
+            admits=take_batch(self._admits),
+            abandons=take_batch(self._abandons),
+            renewals=take_batch(self._renewals),
         )
         if self._reports:
-            reports = _drain(self._reports)
+            reports = take_batch(self._reports)
             request.reports.extend(reports)
-            self._sent.append((sequence, reports))
+            self._unacked.sent(sequence, reports)
         if not (self._admits or self._abandons or self._reports or self._renewals):
             self._queued.clear()
         return request
@@ -283,9 +297,8 @@ class SchedulerClient:
         for ticket in self._held.tickets():
             ticket.message.held_ms = round((now - ticket.arrived_at) * 1000)
             self._admits.append(ticket.message)
-        kept = [report for _, reports in self._sent for report in reports]
+        kept = self._unacked.take()
         kept.extend(self._reports)
-        self._sent.clear()
         self._reports.clear()
         self._reports.extend(kept)
         if self._admits or self._reports:
@@ -295,19 +308,18 @@ class SchedulerClient:
         """All runs and all turns in flight, in parts; the last one says that it is the last."""
         now = time.monotonic()
         runs = list(self._runs.known(now))
-        turns = [ticket.known(now) for ticket in self._in_flight.values()]  # of the same moment as the runs
+        # Of the same moment as the runs.
+        turns = [ticket.known(now) for ticket in (*self._in_flight.values(), *self._unacked.tickets())]
         for start in range(0, len(runs), _RESYNC_RUNS_MAX):
             yield scheduler_pb2.ResyncRequest(runs=runs[start : start + _RESYNC_RUNS_MAX])
-        for start in range(0, len(turns), _BATCH_MAX):
-            yield scheduler_pb2.ResyncRequest(turns=turns[start : start + _BATCH_MAX])
-        yield scheduler_pb2.ResyncRequest(complete=True)
+        for start in range(0, len(turns), BATCH_MAX):
+            yield scheduler_pb2.ResyncRequest(turns=turns[start : start + BATCH_MAX])
+        yield scheduler_pb2.ResyncRequest(limits=self._told.known(now), complete=True)
 
     def _take(self, response: scheduler_pb2.DispatchResponse) -> None:
         """Hands placements and refusals to their owners, and lets go of reports that arrived."""
         self._received = response.sequence
-        sent = self._sent
-        while sent and sent[0][0] <= response.acknowledged:
-            sent.popleft()
+        self._unacked.acknowledge(response.acknowledged)
         for placement in response.placements:
             self._place(placement)
         for ended in response.ended_runs:
@@ -343,7 +355,10 @@ class SchedulerClient:
             self._soon = asyncio.get_running_loop().call_later(SOON_S, self._flush_soon)
 
     def _report_later(self, kind: turn_pb2.ReportKind.ValueType, ticket: Ticket) -> None:
-        self._reports.append(turn_pb2.Report(kind=kind, turn_id=ticket.turn_id, traceparent=ticket.traceparent))
+        limits = ticket.take_limits() if ticket.limit_headers else None
+        self._reports.append(
+            turn_pb2.Report(kind=kind, turn_id=ticket.turn_id, traceparent=ticket.traceparent, limit_headers=limits)
+        )
         if self._lazy is None:
             self._lazy = asyncio.get_running_loop().call_later(LAZY_S, self._flush_lazy)
 
@@ -373,12 +388,3 @@ async def _until(condition: Callable[[], bool], timeout_s: float) -> None:
         if condition():
             return
         await asyncio.sleep(LAZY_S)
-
-
-def _drain(queue: deque[T]) -> list[T]:
-    """Takes the first `_BATCH_MAX` of `queue`."""
-    if len(queue) <= _BATCH_MAX:
-        taken = list(queue)
-        queue.clear()
-        return taken
-    return [queue.popleft() for _ in range(_BATCH_MAX)]

@@ -17,7 +17,8 @@ import httptools
 
 from dataplane import errors
 from dataplane.config import DataplaneConfig
-from dataplane.proxy import Proxy, Turn
+from dataplane.fallback import RetryBudget, new_turn
+from dataplane.proxy import Proxy
 from dataplane.request import Answer, Chat, Request
 from dataplane.routes import Routes
 from dataplane.work import RareWork, Work, as_answer
@@ -39,6 +40,7 @@ class Server:
 
     def __init__(self, proxy: Proxy, routes: Routes, config: DataplaneConfig) -> None:
         self.proxy = proxy
+        self.retries = RetryBudget()
         self.routes = routes
         self.config = config
         self.connections: set[ClientConnection] = set()
@@ -336,7 +338,7 @@ class ClientConnection(asyncio.Protocol):
         self._served = request
         route = request.route
         if isinstance(route, Chat):
-            turn = self._work = Turn(self._server.proxy, self)
+            turn = self._work = new_turn(self._server.proxy, self, self._server.retries)
             error = turn.begin(request, route.identity)
             if error is not None:
                 self.answer_error(error, route.identity.run_id or "")

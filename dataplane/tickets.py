@@ -24,6 +24,7 @@ class Ticket:
     __slots__ = (
         "arrived_at",
         "first_token",
+        "limit_headers",
         "message",
         "owner",
         "placed_at",
@@ -46,6 +47,13 @@ class Ticket:
         self.replica = ""
         self.sequence = 0
         self.first_token = False
+        self.limit_headers: list[turn_pb2.LimitHeader] = []
+        """What the head of the answer told of rate limits, until it is reported."""
+
+    def take_limits(self) -> list[turn_pb2.LimitHeader]:
+        """`limit_headers`, which are then reported."""
+        taken, self.limit_headers = self.limit_headers, []
+        return taken
 
     def known(self, now: float) -> turn_pb2.KnownTurn:
         """The turn in flight as the scheduler is told of it, at monotonic time `now`."""

@@ -128,6 +128,7 @@ class _WholeTurn:
 
     def _read(self, reply: WholeReply) -> WholeReply | errors.ApiError:
         """Reports how the turn ended."""
+        self._proxy.read_limits(self._ticket, reply.head)
         meter = ReplyMeter()
         meter.feed(reply.body)
         meter.finish()
@@ -137,7 +138,7 @@ class _WholeTurn:
             self._failed(error.message)
             return error
         if status >= 300:
-            self._failed(f"engine answered {status}")
+            self._failed(f"engine answered {status}", status)
         elif meter.error:
             self._failed("engine reported an error in its reply")
         else:
@@ -148,8 +149,8 @@ class _WholeTurn:
         self._proxy.metrics.bytes_out += len(reply.body)
         return reply
 
-    def _failed(self, problem: str) -> None:
-        self._proxy.scheduler.failed(self._ticket, problem)
+    def _failed(self, problem: str, status: int | None = None) -> None:
+        self._proxy.scheduler.failed(self._ticket, problem, status)
         self._over("failed")
 
     def _over(self, outcome: str) -> None:

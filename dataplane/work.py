@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -100,6 +101,9 @@ def as_answer(error: errors.ApiError, run_id: str) -> Answer:
     lines = b"%b: %b\r\n" % (RUN_ID, run_id.encode()) if run_id else b""
     if error.status == 401:
         lines += b"www-authenticate: Bearer\r\n"
-    if error.status == 429:
+    if error.retry_after_s is not None:
+        after_ms = math.ceil(error.retry_after_s * 1000)
+        lines += b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (math.ceil(after_ms / 1000), after_ms)
+    elif error.status == 429:
         lines += b"retry-after: %d\r\n" % RETRY_AFTER_S
     return Answer(error.status, error.body(), lines=lines)

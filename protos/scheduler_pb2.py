@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos import turn_pb2 as protos_dot_turn__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16protos/scheduler.proto\x12\x0cluftpause.v1\x1a\x11protos/turn.proto\"0\n\x0c\x41\x64mitRequest\x12 \n\x04turn\x18\x01 \x01(\x0b\x32\x12.luftpause.v1.Turn\"r\n\rAdmitResponse\x12,\n\tplacement\x18\x01 \x01(\x0b\x32\x17.luftpause.v1.PlacementH\x00\x12(\n\x07refusal\x18\x02 \x01(\x0b\x32\x15.luftpause.v1.RefusalH\x00\x42\t\n\x07outcome\"5\n\rReportRequest\x12$\n\x06report\x18\x01 \x01(\x0b\x32\x14.luftpause.v1.Report\"\x1f\n\x0eReportResponse\x12\r\n\x05taken\x18\x01 \x01(\x04\"\x85\x01\n\rResyncRequest\x12\x14\n\x0c\x64\x61taplane_id\x18\x01 \x01(\t\x12$\n\x04runs\x18\x02 \x03(\x0b\x32\x16.luftpause.v1.KnownRun\x12&\n\x05turns\x18\x03 \x03(\x0b\x32\x17.luftpause.v1.KnownTurn\x12\x10\n\x08\x63omplete\x18\x04 \x01(\x08\"-\n\x0eResyncResponse\x12\x0c\n\x04runs\x18\x01 \x01(\x04\x12\r\n\x05turns\x18\x02 \x01(\x04\",\n\x05Hello\x12\x14\n\x0c\x64\x61taplane_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\xf9\x01\n\x0f\x44ispatchRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x61\x63knowledged\x18\x02 \x01(\x04\x12\"\n\x05hello\x18\x03 \x01(\x0b\x32\x13.luftpause.v1.Hello\x12+\n\x06resync\x18\x04 \x01(\x0b\x32\x1b.luftpause.v1.ResyncRequest\x12\"\n\x06\x61\x64mits\x18\x05 \x03(\x0b\x32\x12.luftpause.v1.Turn\x12\x10\n\x08\x61\x62\x61ndons\x18\x06 \x03(\t\x12%\n\x07reports\x18\x07 \x03(\x0b\x32\x14.luftpause.v1.Report\x12\x10\n\x08renewals\x18\x08 \x03(\t\"\xbc\x01\n\x10\x44ispatchResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x61\x63knowledged\x18\x02 \x01(\x04\x12+\n\nplacements\x18\x03 \x03(\x0b\x32\x17.luftpause.v1.Placement\x12\'\n\x08refusals\x18\x04 \x03(\x0b\x32\x15.luftpause.v1.Refusal\x12*\n\nended_runs\x18\x05 \x03(\x0b\x32\x16.luftpause.v1.EndedRun\"*\n\x08\x45ndedRun\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\"#\n\x0cWatchRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\x04\"\x8c\x01\n\rWatchResponse\x12-\n\x08replicas\x18\x01 \x03(\x0b\x32\x1b.luftpause.v1.ReplicaStatus\x12&\n\x04held\x18\x02 \x03(\x0b\x32\x18.luftpause.v1.HeldStatus\x12$\n\x04runs\x18\x03 \x03(\x0b\x32\x16.luftpause.v1.RunCount\"\xb4\x02\n\rReplicaStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.luftpause.v1.ReplicaKind\x12\x0e\n\x06models\x18\x03 \x03(\t\x12\x0f\n\x07healthy\x18\x04 \x01(\x08\x12\x11\n\tin_flight\x18\x05 \x01(\x04\x12\x15\n\x08\x63\x61pacity\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08reserved\x18\x07 \x01(\x04\x12\x1b\n\x0e\x65ngine_running\x18\x08 \x01(\x04H\x01\x88\x01\x01\x12\x1b\n\x0e\x65ngine_waiting\x18\t \x01(\x04H\x02\x88\x01\x01\x12\x15\n\x08kv_usage\x18\n \x01(\x01H\x03\x88\x01\x01\x42\x0b\n\t_capacityB\x11\n\x0f_engine_runningB\x11\n\x0f_engine_waitingB\x0b\n\t_kv_usage\"~\n\nHeldStatus\x12)\n\trun_class\x18\x01 \x01(\x0e\x32\x16.luftpause.v1.RunClass\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\x12\r\n\x05turns\x18\x03 \x01(\x04\x12\x16\n\x0eoldest_wait_ms\x18\x04 \x01(\x04\x12\x0e\n\x06reason\x18\x05 \x01(\t\"j\n\x08RunCount\x12%\n\x05phase\x18\x01 \x01(\x0e\x32\x16.luftpause.v1.RunPhase\x12)\n\trun_class\x18\x02 \x01(\x0e\x32\x16.luftpause.v1.RunClass\x12\x0c\n\x04runs\x18\x03 \x01(\x04\x32\xee\x02\n\tScheduler\x12@\n\x05\x41\x64mit\x12\x1a.luftpause.v1.AdmitRequest\x1a\x1b.luftpause.v1.AdmitResponse\x12\x45\n\x06Report\x12\x1b.luftpause.v1.ReportRequest\x1a\x1c.luftpause.v1.ReportResponse(\x01\x12\x45\n\x06Resync\x12\x1b.luftpause.v1.ResyncRequest\x1a\x1c.luftpause.v1.ResyncResponse(\x01\x12M\n\x08\x44ispatch\x12\x1d.luftpause.v1.DispatchRequest\x1a\x1e.luftpause.v1.DispatchResponse(\x01\x30\x01\x12\x42\n\x05Watch\x12\x1a.luftpause.v1.WatchRequest\x1a\x1b.luftpause.v1.WatchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16protos/scheduler.proto\x12\x0cluftpause.v1\x1a\x11protos/turn.proto\"0\n\x0c\x41\x64mitRequest\x12 \n\x04turn\x18\x01 \x01(\x0b\x32\x12.luftpause.v1.Turn\"r\n\rAdmitResponse\x12,\n\tplacement\x18\x01 \x01(\x0b\x32\x17.luftpause.v1.PlacementH\x00\x12(\n\x07refusal\x18\x02 \x01(\x0b\x32\x15.luftpause.v1.RefusalH\x00\x42\t\n\x07outcome\"5\n\rReportRequest\x12$\n\x06report\x18\x01 \x01(\x0b\x32\x14.luftpause.v1.Report\"\x1f\n\x0eReportResponse\x12\r\n\x05taken\x18\x01 \x01(\x04\"\xb0\x01\n\rResyncRequest\x12\x14\n\x0c\x64\x61taplane_id\x18\x01 \x01(\t\x12$\n\x04runs\x18\x02 \x03(\x0b\x32\x16.luftpause.v1.KnownRun\x12&\n\x05turns\x18\x03 \x03(\x0b\x32\x17.luftpause.v1.KnownTurn\x12\x10\n\x08\x63omplete\x18\x04 \x01(\x08\x12)\n\x06limits\x18\x05 \x03(\x0b\x32\x19.luftpause.v1.KnownLimits\"-\n\x0eResyncResponse\x12\x0c\n\x04runs\x18\x01 \x01(\x04\x12\r\n\x05turns\x18\x02 \x01(\x04\",\n\x05Hello\x12\x14\n\x0c\x64\x61taplane_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\xf9\x01\n\x0f\x44ispatchRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x61\x63knowledged\x18\x02 \x01(\x04\x12\"\n\x05hello\x18\x03 \x01(\x0b\x32\x13.luftpause.v1.Hello\x12+\n\x06resync\x18\x04 \x01(\x0b\x32\x1b.luftpause.v1.ResyncRequest\x12\"\n\x06\x61\x64mits\x18\x05 \x03(\x0b\x32\x12.luftpause.v1.Turn\x12\x10\n\x08\x61\x62\x61ndons\x18\x06 \x03(\t\x12%\n\x07reports\x18\x07 \x03(\x0b\x32\x14.luftpause.v1.Report\x12\x10\n\x08renewals\x18\x08 \x03(\t\"\xbc\x01\n\x10\x44ispatchResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x61\x63knowledged\x18\x02 \x01(\x04\x12+\n\nplacements\x18\x03 \x03(\x0b\x32\x17.luftpause.v1.Placement\x12\'\n\x08refusals\x18\x04 \x03(\x0b\x32\x15.luftpause.v1.Refusal\x12*\n\nended_runs\x18\x05 \x03(\x0b\x32\x16.luftpause.v1.EndedRun\"*\n\x08\x45ndedRun\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\"@\n\x0f\x46orecastRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\x12\r\n\x05steps\x18\x03 \x01(\r\"6\n\x06\x46igure\x12\x0c\n\x04mean\x18\x01 \x01(\x01\x12\x11\n\tdeviation\x18\x02 \x01(\x01\x12\x0b\n\x03p95\x18\x03 \x01(\x01\"\xbb\x01\n\x10\x46orecastResponse\x12\r\n\x05steps\x18\x01 \x01(\r\x12$\n\x06tokens\x18\x02 \x01(\x0b\x32\x14.luftpause.v1.Figure\x12!\n\x03usd\x18\x03 \x01(\x0b\x32\x14.luftpause.v1.Figure\x12$\n\x06wait_s\x18\x04 \x01(\x0b\x32\x14.luftpause.v1.Figure\x12)\n\x0bsuspensions\x18\x05 \x01(\x0b\x32\x14.luftpause.v1.Figure\"#\n\x0cWatchRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\x04\"\x8c\x01\n\rWatchResponse\x12-\n\x08replicas\x18\x01 \x03(\x0b\x32\x1b.luftpause.v1.ReplicaStatus\x12&\n\x04held\x18\x02 \x03(\x0b\x32\x18.luftpause.v1.HeldStatus\x12$\n\x04runs\x18\x03 \x03(\x0b\x32\x16.luftpause.v1.RunCount\"\xb4\x02\n\rReplicaStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.luftpause.v1.ReplicaKind\x12\x0e\n\x06models\x18\x03 \x03(\t\x12\x0f\n\x07healthy\x18\x04 \x01(\x08\x12\x11\n\tin_flight\x18\x05 \x01(\x04\x12\x15\n\x08\x63\x61pacity\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08reserved\x18\x07 \x01(\x04\x12\x1b\n\x0e\x65ngine_running\x18\x08 \x01(\x04H\x01\x88\x01\x01\x12\x1b\n\x0e\x65ngine_waiting\x18\t \x01(\x04H\x02\x88\x01\x01\x12\x15\n\x08kv_usage\x18\n \x01(\x01H\x03\x88\x01\x01\x42\x0b\n\t_capacityB\x11\n\x0f_engine_runningB\x11\n\x0f_engine_waitingB\x0b\n\t_kv_usage\"~\n\nHeldStatus\x12)\n\trun_class\x18\x01 \x01(\x0e\x32\x16.luftpause.v1.RunClass\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\x12\r\n\x05turns\x18\x03 \x01(\x04\x12\x16\n\x0eoldest_wait_ms\x18\x04 \x01(\x04\x12\x0e\n\x06reason\x18\x05 \x01(\t\"j\n\x08RunCount\x12%\n\x05phase\x18\x01 \x01(\x0e\x32\x16.luftpause.v1.RunPhase\x12)\n\trun_class\x18\x02 \x01(\x0e\x32\x16.luftpause.v1.RunClass\x12\x0c\n\x04runs\x18\x03 \x01(\x04\x32\xb9\x03\n\tScheduler\x12@\n\x05\x41\x64mit\x12\x1a.luftpause.v1.AdmitRequest\x1a\x1b.luftpause.v1.AdmitResponse\x12\x45\n\x06Report\x12\x1b.luftpause.v1.ReportRequest\x1a\x1c.luftpause.v1.ReportResponse(\x01\x12\x45\n\x06Resync\x12\x1b.luftpause.v1.ResyncRequest\x1a\x1c.luftpause.v1.ResyncResponse(\x01\x12M\n\x08\x44ispatch\x12\x1d.luftpause.v1.DispatchRequest\x1a\x1e.luftpause.v1.DispatchResponse(\x01\x30\x01\x12I\n\x08\x46orecast\x12\x1d.luftpause.v1.ForecastRequest\x1a\x1e.luftpause.v1.ForecastResponse\x12\x42\n\x05Watch\x12\x1a.luftpause.v1.WatchRequest\x1a\x1b.luftpause.v1.WatchResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,27 +41,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPORTRESPONSE']._serialized_start=280
   _globals['_REPORTRESPONSE']._serialized_end=311
   _globals['_RESYNCREQUEST']._serialized_start=314
-  _globals['_RESYNCREQUEST']._serialized_end=447
-  _globals['_RESYNCRESPONSE']._serialized_start=449
-  _globals['_RESYNCRESPONSE']._serialized_end=494
-  _globals['_HELLO']._serialized_start=496
-  _globals['_HELLO']._serialized_end=540
-  _globals['_DISPATCHREQUEST']._serialized_start=543
-  _globals['_DISPATCHREQUEST']._serialized_end=792
-  _globals['_DISPATCHRESPONSE']._serialized_start=795
-  _globals['_DISPATCHRESPONSE']._serialized_end=983
-  _globals['_ENDEDRUN']._serialized_start=985
-  _globals['_ENDEDRUN']._serialized_end=1027
-  _globals['_WATCHREQUEST']._serialized_start=1029
-  _globals['_WATCHREQUEST']._serialized_end=1064
-  _globals['_WATCHRESPONSE']._serialized_start=1067
-  _globals['_WATCHRESPONSE']._serialized_end=1207
-  _globals['_REPLICASTATUS']._serialized_start=1210
-  _globals['_REPLICASTATUS']._serialized_end=1518
-  _globals['_HELDSTATUS']._serialized_start=1520
-  _globals['_HELDSTATUS']._serialized_end=1646
-  _globals['_RUNCOUNT']._serialized_start=1648
-  _globals['_RUNCOUNT']._serialized_end=1754
-  _globals['_SCHEDULER']._serialized_start=1757
-  _globals['_SCHEDULER']._serialized_end=2123
+  _globals['_RESYNCREQUEST']._serialized_end=490
+  _globals['_RESYNCRESPONSE']._serialized_start=492
+  _globals['_RESYNCRESPONSE']._serialized_end=537
+  _globals['_HELLO']._serialized_start=539
+  _globals['_HELLO']._serialized_end=583
+  _globals['_DISPATCHREQUEST']._serialized_start=586
+  _globals['_DISPATCHREQUEST']._serialized_end=835
+  _globals['_DISPATCHRESPONSE']._serialized_start=838
+  _globals['_DISPATCHRESPONSE']._serialized_end=1026
+  _globals['_ENDEDRUN']._serialized_start=1028
+  _globals['_ENDEDRUN']._serialized_end=1070
+  _globals['_FORECASTREQUEST']._serialized_start=1072
+  _globals['_FORECASTREQUEST']._serialized_end=1136
+  _globals['_FIGURE']._serialized_start=1138
+  _globals['_FIGURE']._serialized_end=1192
+  _globals['_FORECASTRESPONSE']._serialized_start=1195
+  _globals['_FORECASTRESPONSE']._serialized_end=1382
+  _globals['_WATCHREQUEST']._serialized_start=1384
+  _globals['_WATCHREQUEST']._serialized_end=1419
+  _globals['_WATCHRESPONSE']._serialized_start=1422
+  _globals['_WATCHRESPONSE']._serialized_end=1562
+  _globals['_REPLICASTATUS']._serialized_start=1565
+  _globals['_REPLICASTATUS']._serialized_end=1873
+  _globals['_HELDSTATUS']._serialized_start=1875
+  _globals['_HELDSTATUS']._serialized_end=2001
+  _globals['_RUNCOUNT']._serialized_start=2003
+  _globals['_RUNCOUNT']._serialized_end=2109
+  _globals['_SCHEDULER']._serialized_start=2112
+  _globals['_SCHEDULER']._serialized_end=2553
 # @@protoc_insertion_point(module_scope)

@@ -131,6 +131,7 @@ class ResyncRequest(_message.Message):
     RUNS_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
     dataplane_id: _builtins.str
     """Names the client: 1 to 128 characters of [A-Za-z0-9._:-]. Ignored in Dispatch, where hello names it."""
     complete: _builtins.bool
@@ -143,6 +144,10 @@ class ResyncRequest(_message.Message):
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[_turn_pb2.KnownTurn]:
         """Turns it has in flight."""
 
+    @_builtins.property
+    def limits(self) -> _containers.RepeatedCompositeFieldContainer[_turn_pb2.KnownLimits]:
+        """What replicas last told of their rate limits."""
+
     def __init__(
         self,
         *,
@@ -150,10 +155,11 @@ class ResyncRequest(_message.Message):
         runs: _abc.Iterable[_turn_pb2.KnownRun] | None = ...,
         turns: _abc.Iterable[_turn_pb2.KnownTurn] | None = ...,
         complete: _builtins.bool = ...,
+        limits: _abc.Iterable[_turn_pb2.KnownLimits] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "dataplane_id", b"dataplane_id", "runs", b"runs", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "dataplane_id", b"dataplane_id", "limits", b"limits", "runs", b"runs", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -345,6 +351,112 @@ class EndedRun(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EndedRun: _TypeAlias = EndedRun  # noqa: Y015
+
+@_typing.final
+class ForecastRequest(_message.Message):
+    """Which run, and how far."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    caller: _builtins.str
+    """Its caller: a run of another caller is not found."""
+    steps: _builtins.int
+    """Steps to look ahead, 1 to 10,000; 0 means 10."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "run_id", b"run_id", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForecastRequest: _TypeAlias = ForecastRequest  # noqa: Y015
+
+@_typing.final
+class Figure(_message.Message):
+    """A quantity to come."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEAN_FIELD_NUMBER: _builtins.int
+    DEVIATION_FIELD_NUMBER: _builtins.int
+    P95_FIELD_NUMBER: _builtins.int
+    mean: _builtins.float
+    """What is expected."""
+    deviation: _builtins.float
+    """Standard deviation."""
+    p95: _builtins.float
+    """What it exceeds once in twenty times."""
+    def __init__(
+        self,
+        *,
+        mean: _builtins.float = ...,
+        deviation: _builtins.float = ...,
+        p95: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deviation", b"deviation", "mean", b"mean", "p95", b"p95"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Figure: _TypeAlias = Figure  # noqa: Y015
+
+@_typing.final
+class ForecastResponse(_message.Message):
+    """What the next steps of a run take together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    USD_FIELD_NUMBER: _builtins.int
+    WAIT_S_FIELD_NUMBER: _builtins.int
+    SUSPENSIONS_FIELD_NUMBER: _builtins.int
+    steps: _builtins.int
+    """How many steps."""
+    @_builtins.property
+    def tokens(self) -> Global___Figure:
+        """Prompt and completion tokens."""
+
+    @_builtins.property
+    def usd(self) -> Global___Figure:
+        """US dollars, by the prices of the replica it is at."""
+
+    @_builtins.property
+    def wait_s(self) -> Global___Figure:
+        """Seconds spent waiting for that replica's rate limits, were the run alone in using them as much as now."""
+
+    @_builtins.property
+    def suspensions(self) -> Global___Figure:
+        """Waits longer than 15 s, for which a run would rather be suspended."""
+
+    def __init__(
+        self,
+        *,
+        steps: _builtins.int = ...,
+        tokens: Global___Figure | None = ...,
+        usd: Global___Figure | None = ...,
+        wait_s: Global___Figure | None = ...,
+        suspensions: Global___Figure | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["suspensions", b"suspensions", "tokens", b"tokens", "usd", b"usd", "wait_s", b"wait_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["steps", b"steps", "suspensions", b"suspensions", "tokens", b"tokens", "usd", b"usd", "wait_s", b"wait_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForecastResponse: _TypeAlias = ForecastResponse  # noqa: Y015
 
 @_typing.final
 class WatchRequest(_message.Message):

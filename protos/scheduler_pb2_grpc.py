@@ -56,6 +56,11 @@ class SchedulerStub:
                 request_serializer=protos_dot_scheduler__pb2.DispatchRequest.SerializeToString,
                 response_deserializer=protos_dot_scheduler__pb2.DispatchResponse.FromString,
                 _registered_method=True)
+        self.Forecast = channel.unary_unary(
+                '/luftpause.v1.Scheduler/Forecast',
+                request_serializer=protos_dot_scheduler__pb2.ForecastRequest.SerializeToString,
+                response_deserializer=protos_dot_scheduler__pb2.ForecastResponse.FromString,
+                _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/luftpause.v1.Scheduler/Watch',
                 request_serializer=protos_dot_scheduler__pb2.WatchRequest.SerializeToString,
@@ -97,6 +102,13 @@ class SchedulerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Forecast(self, request, context):
+        """What a run's next steps will take. NOT_FOUND where no turn of it at a replica with rate limits or prices has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Watch(self, request, context):
         """The status now and at each interval.
         """
@@ -126,6 +138,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.Dispatch,
                     request_deserializer=protos_dot_scheduler__pb2.DispatchRequest.FromString,
                     response_serializer=protos_dot_scheduler__pb2.DispatchResponse.SerializeToString,
+            ),
+            'Forecast': grpc.unary_unary_rpc_method_handler(
+                    servicer.Forecast,
+                    request_deserializer=protos_dot_scheduler__pb2.ForecastRequest.FromString,
+                    response_serializer=protos_dot_scheduler__pb2.ForecastResponse.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
@@ -243,6 +260,33 @@ class Scheduler:
             '/luftpause.v1.Scheduler/Dispatch',
             protos_dot_scheduler__pb2.DispatchRequest.SerializeToString,
             protos_dot_scheduler__pb2.DispatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forecast(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luftpause.v1.Scheduler/Forecast',
+            protos_dot_scheduler__pb2.ForecastRequest.SerializeToString,
+            protos_dot_scheduler__pb2.ForecastResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,8 @@ class SchedulerStub:
     """Tells what a client knows after the scheduler restarted. Applied as a whole when the stream is closed."""
     Dispatch: _grpc.StreamStreamMultiCallable[_scheduler_pb2.DispatchRequest, _scheduler_pb2.DispatchResponse]
     """One stream a dataplane: hello, resync, then admissions, abandons, reports and renewals in batches."""
+    Forecast: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ForecastRequest, _scheduler_pb2.ForecastResponse]
+    """What a run's next steps will take. NOT_FOUND where no turn of it at a replica with rate limits or prices has ended."""
     Watch: _grpc.UnaryStreamMultiCallable[_scheduler_pb2.WatchRequest, _scheduler_pb2.WatchResponse]
     """The status now and at each interval."""
 
@@ -65,6 +67,8 @@ class SchedulerAsyncStub(SchedulerStub):
     """Tells what a client knows after the scheduler restarted. Applied as a whole when the stream is closed."""
     Dispatch: _aio.StreamStreamMultiCallable[_scheduler_pb2.DispatchRequest, _scheduler_pb2.DispatchResponse]  # type: ignore[assignment]
     """One stream a dataplane: hello, resync, then admissions, abandons, reports and renewals in batches."""
+    Forecast: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ForecastRequest, _scheduler_pb2.ForecastResponse]  # type: ignore[assignment]
+    """What a run's next steps will take. NOT_FOUND where no turn of it at a replica with rate limits or prices has ended."""
     Watch: _aio.UnaryStreamMultiCallable[_scheduler_pb2.WatchRequest, _scheduler_pb2.WatchResponse]  # type: ignore[assignment]
     """The status now and at each interval."""
 
@@ -106,6 +110,14 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_scheduler_pb2.DispatchResponse], _abc.AsyncIterator[_scheduler_pb2.DispatchResponse]]:
         """One stream a dataplane: hello, resync, then admissions, abandons, reports and renewals in batches."""
+
+    @_abc_1.abstractmethod
+    def Forecast(
+        self,
+        request: _scheduler_pb2.ForecastRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.ForecastResponse, _abc.Awaitable[_scheduler_pb2.ForecastResponse]]:
+        """What a run's next steps will take. NOT_FOUND where no turn of it at a replica with rate limits or prices has ended."""
 
     @_abc_1.abstractmethod
     def Watch(

@@ -24,33 +24,37 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/turn.proto\x12\x0cluftpause.v1\"\xeb\x01\n\x04Turn\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x12\n\nnew_run_id\x18\x03 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x04 \x01(\t\x12)\n\trun_class\x18\x05 \x01(\x0e\x32\x16.luftpause.v1.RunClass\x12\'\n\x04kind\x18\x06 \x01(\x0e\x32\x19.luftpause.v1.ReplicaKind\x12\r\n\x05model\x18\x07 \x01(\t\x12\x15\n\rtool_call_ids\x18\x08 \x03(\t\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x0f\n\x07held_ms\x18\n \x01(\x04\"\x82\x01\n\tPlacement\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07replica\x18\x03 \x01(\t\x12\x0b\n\x03url\x18\x04 \x01(\t\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x0f\n\x07held_ms\x18\x06 \x01(\x04\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\"m\n\x07Refusal\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12+\n\x06reason\x18\x02 \x01(\x0e\x32\x1b.luftpause.v1.RefusalReason\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"\xdd\x02\n\x06Report\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.luftpause.v1.ReportKind\x12\x0f\n\x07turn_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x04 \x01(\t\x12\x15\n\rfinish_reason\x18\x05 \x01(\t\x12\x15\n\rtool_call_ids\x18\x06 \x03(\t\x12\x16\n\x0ehas_tool_calls\x18\x07 \x01(\x08\x12\x1a\n\rprompt_tokens\x18\x08 \x01(\x04H\x00\x88\x01\x01\x12\x1e\n\x11\x63ompletion_tokens\x18\t \x01(\x04H\x01\x88\x01\x01\x12\x1a\n\rcached_tokens\x18\n \x01(\x04H\x02\x88\x01\x01\x12\r\n\x05\x65rror\x18\x0b \x01(\t\x12\x13\n\x0btraceparent\x18\x0c \x01(\tB\x10\n\x0e_prompt_tokensB\x14\n\x12_completion_tokensB\x10\n\x0e_cached_tokens\"\xda\x01\n\x08KnownRun\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\x12)\n\trun_class\x18\x03 \x01(\x0e\x32\x16.luftpause.v1.RunClass\x12%\n\x05phase\x18\x04 \x01(\x0e\x32\x16.luftpause.v1.RunPhase\x12\x0f\n\x07replica\x18\x05 \x01(\t\x12\x10\n\x08sequence\x18\x06 \x01(\x04\x12\x12\n\nturns_done\x18\x07 \x01(\x04\x12\x0e\n\x06\x61ge_ms\x18\x08 \x01(\x04\x12\x15\n\rtool_call_ids\x18\t \x03(\t\"u\n\tKnownTurn\x12 \n\x04turn\x18\x01 \x01(\x0b\x32\x12.luftpause.v1.Turn\x12\x0f\n\x07replica\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x0e\n\x06\x61ge_ms\x18\x04 \x01(\x04\x12\x13\n\x0b\x66irst_token\x18\x05 \x01(\x08*U\n\x08RunClass\x12\x19\n\x15RUN_CLASS_UNSPECIFIED\x10\x00\x12\x19\n\x15RUN_CLASS_INTERACTIVE\x10\x01\x12\x13\n\x0fRUN_CLASS_BATCH\x10\x02*c\n\x0bReplicaKind\x12\x1c\n\x18REPLICA_KIND_UNSPECIFIED\x10\x00\x12\x1b\n\x17REPLICA_KIND_GENERATIVE\x10\x01\x12\x19\n\x15REPLICA_KIND_ONE_SHOT\x10\x02*i\n\x08RunPhase\x12\x19\n\x15RUN_PHASE_UNSPECIFIED\x10\x00\x12\x18\n\x14RUN_PHASE_GENERATING\x10\x01\x12\x14\n\x10RUN_PHASE_PAUSED\x10\x02\x12\x12\n\x0eRUN_PHASE_IDLE\x10\x03*\x95\x01\n\rRefusalReason\x12\x1e\n\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12 \n\x1cREFUSAL_REASON_UNKNOWN_MODEL\x10\x01\x12&\n\"REFUSAL_REASON_RUN_OF_OTHER_CALLER\x10\x02\x12\x1a\n\x16REFUSAL_REASON_INVALID\x10\x03*\xa9\x01\n\nReportKind\x12\x1b\n\x17REPORT_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13REPORT_KIND_STARTED\x10\x01\x12\x1b\n\x17REPORT_KIND_FIRST_TOKEN\x10\x02\x12\x15\n\x11REPORT_KIND_ENDED\x10\x03\x12\x16\n\x12REPORT_KIND_FAILED\x10\x04\x12\x19\n\x15REPORT_KIND_RUN_ENDED\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/turn.proto\x12\x0cluftpause.v1\"\xce\x03\n\x04Turn\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x12\n\nnew_run_id\x18\x03 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x04 \x01(\t\x12)\n\trun_class\x18\x05 \x01(\x0e\x32\x16.luftpause.v1.RunClass\x12\'\n\x04kind\x18\x06 \x01(\x0e\x32\x19.luftpause.v1.ReplicaKind\x12\r\n\x05model\x18\x07 \x01(\t\x12\x15\n\rtool_call_ids\x18\x08 \x03(\t\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x0f\n\x07held_ms\x18\n \x01(\x04\x12\x19\n\x0cprompt_bytes\x18\x0b \x01(\x04H\x00\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x0c \x01(\x04H\x01\x88\x01\x01\x12\x18\n\x0bwait_ms_max\x18\r \x01(\x04H\x02\x88\x01\x01\x12\x18\n\x0b\x64\x65\x61\x64line_ms\x18\x0e \x01(\x04H\x03\x88\x01\x01\x12\x17\n\nbudget_usd\x18\x0f \x01(\x01H\x04\x88\x01\x01\x12\x11\n\tfallbacks\x18\x10 \x03(\tB\x0f\n\r_prompt_bytesB\r\n\x0b_max_tokensB\x0e\n\x0c_wait_ms_maxB\x0e\n\x0c_deadline_msB\r\n\x0b_budget_usd\"*\n\x0bLimitHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\x82\x01\n\tPlacement\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07replica\x18\x03 \x01(\t\x12\x0b\n\x03url\x18\x04 \x01(\t\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x0f\n\x07held_ms\x18\x06 \x01(\x04\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\"\x9d\x01\n\x07Refusal\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12+\n\x06reason\x18\x02 \x01(\x0e\x32\x1b.luftpause.v1.RefusalReason\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\x12\x1b\n\x0eretry_after_ms\x18\x05 \x01(\x04H\x00\x88\x01\x01\x42\x11\n\x0f_retry_after_ms\"\xaf\x03\n\x06Report\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.luftpause.v1.ReportKind\x12\x0f\n\x07turn_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x04 \x01(\t\x12\x15\n\rfinish_reason\x18\x05 \x01(\t\x12\x15\n\rtool_call_ids\x18\x06 \x03(\t\x12\x16\n\x0ehas_tool_calls\x18\x07 \x01(\x08\x12\x1a\n\rprompt_tokens\x18\x08 \x01(\x04H\x00\x88\x01\x01\x12\x1e\n\x11\x63ompletion_tokens\x18\t \x01(\x04H\x01\x88\x01\x01\x12\x1a\n\rcached_tokens\x18\n \x01(\x04H\x02\x88\x01\x01\x12\r\n\x05\x65rror\x18\x0b \x01(\t\x12\x13\n\x0btraceparent\x18\x0c \x01(\t\x12\x13\n\x06status\x18\r \x01(\rH\x03\x88\x01\x01\x12\x30\n\rlimit_headers\x18\x0e \x03(\x0b\x32\x19.luftpause.v1.LimitHeaderB\x10\n\x0e_prompt_tokensB\x14\n\x12_completion_tokensB\x10\n\x0e_cached_tokensB\t\n\x07_status\"`\n\x0bKnownLimits\x12\x0f\n\x07replica\x18\x01 \x01(\t\x12\x30\n\rlimit_headers\x18\x02 \x03(\x0b\x32\x19.luftpause.v1.LimitHeader\x12\x0e\n\x06\x61ge_ms\x18\x03 \x01(\x04\"\xda\x01\n\x08KnownRun\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\x12)\n\trun_class\x18\x03 \x01(\x0e\x32\x16.luftpause.v1.RunClass\x12%\n\x05phase\x18\x04 \x01(\x0e\x32\x16.luftpause.v1.RunPhase\x12\x0f\n\x07replica\x18\x05 \x01(\t\x12\x10\n\x08sequence\x18\x06 \x01(\x04\x12\x12\n\nturns_done\x18\x07 \x01(\x04\x12\x0e\n\x06\x61ge_ms\x18\x08 \x01(\x04\x12\x15\n\rtool_call_ids\x18\t \x03(\t\"u\n\tKnownTurn\x12 \n\x04turn\x18\x01 \x01(\x0b\x32\x12.luftpause.v1.Turn\x12\x0f\n\x07replica\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x0e\n\x06\x61ge_ms\x18\x04 \x01(\x04\x12\x13\n\x0b\x66irst_token\x18\x05 \x01(\x08*U\n\x08RunClass\x12\x19\n\x15RUN_CLASS_UNSPECIFIED\x10\x00\x12\x19\n\x15RUN_CLASS_INTERACTIVE\x10\x01\x12\x13\n\x0fRUN_CLASS_BATCH\x10\x02*c\n\x0bReplicaKind\x12\x1c\n\x18REPLICA_KIND_UNSPECIFIED\x10\x00\x12\x1b\n\x17REPLICA_KIND_GENERATIVE\x10\x01\x12\x19\n\x15REPLICA_KIND_ONE_SHOT\x10\x02*i\n\x08RunPhase\x12\x19\n\x15RUN_PHASE_UNSPECIFIED\x10\x00\x12\x18\n\x14RUN_PHASE_GENERATING\x10\x01\x12\x14\n\x10RUN_PHASE_PAUSED\x10\x02\x12\x12\n\x0eRUN_PHASE_IDLE\x10\x03*\xae\x02\n\rRefusalReason\x12\x1e\n\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12 \n\x1cREFUSAL_REASON_UNKNOWN_MODEL\x10\x01\x12&\n\"REFUSAL_REASON_RUN_OF_OTHER_CALLER\x10\x02\x12\x1a\n\x16REFUSAL_REASON_INVALID\x10\x03\x12\x1b\n\x17REFUSAL_REASON_NOT_SOON\x10\x04\x12\x1d\n\x19REFUSAL_REASON_NEVER_FITS\x10\x05\x12\x1b\n\x17REFUSAL_REASON_DEADLINE\x10\x06\x12\x1e\n\x1aREFUSAL_REASON_OVER_BUDGET\x10\x07\x12\x1e\n\x1aREFUSAL_REASON_NO_FALLBACK\x10\x08*\xa9\x01\n\nReportKind\x12\x1b\n\x17REPORT_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13REPORT_KIND_STARTED\x10\x01\x12\x1b\n\x17REPORT_KIND_FIRST_TOKEN\x10\x02\x12\x15\n\x11REPORT_KIND_ENDED\x10\x03\x12\x16\n\x12REPORT_KIND_FAILED\x10\x04\x12\x19\n\x15REPORT_KIND_RUN_ENDED\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.turn_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RUNCLASS']._serialized_start=1209
-  _globals['_RUNCLASS']._serialized_end=1294
-  _globals['_REPLICAKIND']._serialized_start=1296
-  _globals['_REPLICAKIND']._serialized_end=1395
-  _globals['_RUNPHASE']._serialized_start=1397
-  _globals['_RUNPHASE']._serialized_end=1502
-  _globals['_REFUSALREASON']._serialized_start=1505
-  _globals['_REFUSALREASON']._serialized_end=1654
-  _globals['_REPORTKIND']._serialized_start=1657
-  _globals['_REPORTKIND']._serialized_end=1826
+  _globals['_RUNCLASS']._serialized_start=1709
+  _globals['_RUNCLASS']._serialized_end=1794
+  _globals['_REPLICAKIND']._serialized_start=1796
+  _globals['_REPLICAKIND']._serialized_end=1895
+  _globals['_RUNPHASE']._serialized_start=1897
+  _globals['_RUNPHASE']._serialized_end=2002
+  _globals['_REFUSALREASON']._serialized_start=2005
+  _globals['_REFUSALREASON']._serialized_end=2307
+  _globals['_REPORTKIND']._serialized_start=2310
+  _globals['_REPORTKIND']._serialized_end=2479
   _globals['_TURN']._serialized_start=36
-  _globals['_TURN']._serialized_end=271
-  _globals['_PLACEMENT']._serialized_start=274
-  _globals['_PLACEMENT']._serialized_end=404
-  _globals['_REFUSAL']._serialized_start=406
-  _globals['_REFUSAL']._serialized_end=515
-  _globals['_REPORT']._serialized_start=518
-  _globals['_REPORT']._serialized_end=867
-  _globals['_KNOWNRUN']._serialized_start=870
-  _globals['_KNOWNRUN']._serialized_end=1088
-  _globals['_KNOWNTURN']._serialized_start=1090
-  _globals['_KNOWNTURN']._serialized_end=1207
+  _globals['_TURN']._serialized_end=498
+  _globals['_LIMITHEADER']._serialized_start=500
+  _globals['_LIMITHEADER']._serialized_end=542
+  _globals['_PLACEMENT']._serialized_start=545
+  _globals['_PLACEMENT']._serialized_end=675
+  _globals['_REFUSAL']._serialized_start=678
+  _globals['_REFUSAL']._serialized_end=835
+  _globals['_REPORT']._serialized_start=838
+  _globals['_REPORT']._serialized_end=1269
+  _globals['_KNOWNLIMITS']._serialized_start=1271
+  _globals['_KNOWNLIMITS']._serialized_end=1367
+  _globals['_KNOWNRUN']._serialized_start=1370
+  _globals['_KNOWNRUN']._serialized_end=1588
+  _globals['_KNOWNTURN']._serialized_start=1590
+  _globals['_KNOWNTURN']._serialized_end=1707
 # @@protoc_insertion_point(module_scope)

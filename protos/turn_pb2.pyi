@@ -109,6 +109,16 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """The run id belongs to another caller (HTTP 409)."""
     REFUSAL_REASON_INVALID: _RefusalReason.ValueType  # 3
     """The message breaks this contract (HTTP 400)."""
+    REFUSAL_REASON_NOT_SOON: _RefusalReason.ValueType  # 4
+    """It would be held longer than wait_ms_max for the rate limits of its replicas (HTTP 429)."""
+    REFUSAL_REASON_NEVER_FITS: _RefusalReason.ValueType  # 5
+    """It is larger than the rate limit of every replica that serves its model (HTTP 400)."""
+    REFUSAL_REASON_DEADLINE: _RefusalReason.ValueType  # 6
+    """It cannot be placed before its deadline (HTTP 504)."""
+    REFUSAL_REASON_OVER_BUDGET: _RefusalReason.ValueType  # 7
+    """Its run has not enough money left (HTTP 402)."""
+    REFUSAL_REASON_NO_FALLBACK: _RefusalReason.ValueType  # 8
+    """None of the replicas it may fall back to takes it now."""
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     """Why a turn was refused."""
@@ -121,6 +131,16 @@ REFUSAL_REASON_RUN_OF_OTHER_CALLER: RefusalReason.ValueType  # 2
 """The run id belongs to another caller (HTTP 409)."""
 REFUSAL_REASON_INVALID: RefusalReason.ValueType  # 3
 """The message breaks this contract (HTTP 400)."""
+REFUSAL_REASON_NOT_SOON: RefusalReason.ValueType  # 4
+"""It would be held longer than wait_ms_max for the rate limits of its replicas (HTTP 429)."""
+REFUSAL_REASON_NEVER_FITS: RefusalReason.ValueType  # 5
+"""It is larger than the rate limit of every replica that serves its model (HTTP 400)."""
+REFUSAL_REASON_DEADLINE: RefusalReason.ValueType  # 6
+"""It cannot be placed before its deadline (HTTP 504)."""
+REFUSAL_REASON_OVER_BUDGET: RefusalReason.ValueType  # 7
+"""Its run has not enough money left (HTTP 402)."""
+REFUSAL_REASON_NO_FALLBACK: RefusalReason.ValueType  # 8
+"""None of the replicas it may fall back to takes it now."""
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 
 class _ReportKind:
@@ -175,6 +195,12 @@ class Turn(_message.Message):
     TOOL_CALL_IDS_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     HELD_MS_FIELD_NUMBER: _builtins.int
+    PROMPT_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    WAIT_MS_MAX_FIELD_NUMBER: _builtins.int
+    DEADLINE_MS_FIELD_NUMBER: _builtins.int
+    BUDGET_USD_FIELD_NUMBER: _builtins.int
+    FALLBACKS_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     """Chosen by the client, unique; 1 to 128 characters of [A-Za-z0-9._:-]. The same id again is the same turn."""
     run_id: _builtins.str
@@ -193,11 +219,25 @@ class Turn(_message.Message):
     """W3C trace context of the request."""
     held_ms: _builtins.int
     """Milliseconds it has been held already, if it is admitted again after an outage: it keeps its age."""
+    prompt_bytes: _builtins.int
+    """Size of the request's body, from which its tokens are predicted; absent: no replica has rate limits."""
+    max_tokens: _builtins.int
+    """Most completion tokens the request allows; absent: it does not say."""
+    wait_ms_max: _builtins.int
+    """Milliseconds it may be held altogether; then, or as soon as it is clear, it is refused. Absent: held for ever."""
+    deadline_ms: _builtins.int
+    """Milliseconds until nobody wants its reply any more; absent: always wanted."""
+    budget_usd: _builtins.float
+    """What its run may cost altogether, US dollars; absent: anything."""
     @_builtins.property
     def tool_call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tool call ids found in its messages, newest first: they identify the run where run_id is empty. Only the first 256
         count, and none longer than 256 characters.
         """
+
+    @_builtins.property
+    def fallbacks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Replicas it may fall back to after another one failed it: only these, in this order, and at once."""
 
     def __init__(
         self,
@@ -212,14 +252,65 @@ class Turn(_message.Message):
         tool_call_ids: _abc.Iterable[_builtins.str] | None = ...,
         traceparent: _builtins.str = ...,
         held_ms: _builtins.int = ...,
+        prompt_bytes: _builtins.int | None = ...,
+        max_tokens: _builtins.int | None = ...,
+        wait_ms_max: _builtins.int | None = ...,
+        deadline_ms: _builtins.int | None = ...,
+        budget_usd: _builtins.float | None = ...,
+        fallbacks: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_usd", b"_budget_usd", "_deadline_ms", b"_deadline_ms", "_max_tokens", b"_max_tokens", "_prompt_bytes", b"_prompt_bytes", "_wait_ms_max", b"_wait_ms_max", "budget_usd", b"budget_usd", "deadline_ms", b"deadline_ms", "max_tokens", b"max_tokens", "prompt_bytes", b"prompt_bytes", "wait_ms_max", b"wait_ms_max"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_usd", b"_budget_usd", "_deadline_ms", b"_deadline_ms", "_max_tokens", b"_max_tokens", "_prompt_bytes", b"_prompt_bytes", "_wait_ms_max", b"_wait_ms_max", "budget_usd", b"budget_usd", "caller", b"caller", "deadline_ms", b"deadline_ms", "fallbacks", b"fallbacks", "held_ms", b"held_ms", "kind", b"kind", "max_tokens", b"max_tokens", "model", b"model", "new_run_id", b"new_run_id", "prompt_bytes", b"prompt_bytes", "run_class", b"run_class", "run_id", b"run_id", "tool_call_ids", b"tool_call_ids", "traceparent", b"traceparent", "turn_id", b"turn_id", "wait_ms_max", b"wait_ms_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__budget_usd: _TypeAlias = _typing.Literal["budget_usd"]  # noqa: Y015
+    _WhichOneofArgType__budget_usd: _TypeAlias = _typing.Literal["_budget_usd", b"_budget_usd"]  # noqa: Y015
+    _WhichOneofReturnType__deadline_ms: _TypeAlias = _typing.Literal["deadline_ms"]  # noqa: Y015
+    _WhichOneofArgType__deadline_ms: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms"]  # noqa: Y015
+    _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__prompt_bytes: _TypeAlias = _typing.Literal["prompt_bytes"]  # noqa: Y015
+    _WhichOneofArgType__prompt_bytes: _TypeAlias = _typing.Literal["_prompt_bytes", b"_prompt_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__wait_ms_max: _TypeAlias = _typing.Literal["wait_ms_max"]  # noqa: Y015
+    _WhichOneofArgType__wait_ms_max: _TypeAlias = _typing.Literal["_wait_ms_max", b"_wait_ms_max"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__budget_usd) -> _WhichOneofReturnType__budget_usd | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__deadline_ms) -> _WhichOneofReturnType__deadline_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_tokens) -> _WhichOneofReturnType__max_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_bytes) -> _WhichOneofReturnType__prompt_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_ms_max) -> _WhichOneofReturnType__wait_ms_max | None: ...
+
+Global___Turn: _TypeAlias = Turn  # noqa: Y015
+
+@_typing.final
+class LimitHeader(_message.Message):
+    """A header of an answer that tells of rate limits, or the answer's date."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name, by one of the families that the scheduler knows."""
+    value: _builtins.str
+    """Its value."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "held_ms", b"held_ms", "kind", b"kind", "model", b"model", "new_run_id", b"new_run_id", "run_class", b"run_class", "run_id", b"run_id", "tool_call_ids", b"tool_call_ids", "traceparent", b"traceparent", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Turn: _TypeAlias = Turn  # noqa: Y015
+Global___LimitHeader: _TypeAlias = LimitHeader  # noqa: Y015
 
 @_typing.final
 class Placement(_message.Message):
@@ -277,6 +368,7 @@ class Refusal(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    RETRY_AFTER_MS_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     """The turn."""
     reason: Global___RefusalReason.ValueType
@@ -285,6 +377,8 @@ class Refusal(_message.Message):
     """Why, for people."""
     traceparent: _builtins.str
     """The traceparent of the turn."""
+    retry_after_ms: _builtins.int
+    """NOT_SOON: milliseconds until it would be placed."""
     def __init__(
         self,
         *,
@@ -292,12 +386,15 @@ class Refusal(_message.Message):
         reason: Global___RefusalReason.ValueType = ...,
         message: _builtins.str = ...,
         traceparent: _builtins.str = ...,
+        retry_after_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_retry_after_ms", b"_retry_after_ms", "retry_after_ms", b"retry_after_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "reason", b"reason", "traceparent", b"traceparent", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_retry_after_ms", b"_retry_after_ms", "message", b"message", "reason", b"reason", "retry_after_ms", b"retry_after_ms", "traceparent", b"traceparent", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__retry_after_ms: _TypeAlias = _typing.Literal["retry_after_ms"]  # noqa: Y015
+    _WhichOneofArgType__retry_after_ms: _TypeAlias = _typing.Literal["_retry_after_ms", b"_retry_after_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_after_ms) -> _WhichOneofReturnType__retry_after_ms | None: ...
 
 Global___Refusal: _TypeAlias = Refusal  # noqa: Y015
 
@@ -319,6 +416,8 @@ class Report(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    LIMIT_HEADERS_FIELD_NUMBER: _builtins.int
     kind: Global___ReportKind.ValueType
     """What happened."""
     turn_id: _builtins.str
@@ -341,9 +440,15 @@ class Report(_message.Message):
     """FAILED: what went wrong, for people; no secrets, no addresses of clients."""
     traceparent: _builtins.str
     """The traceparent of the turn."""
+    status: _builtins.int
+    """FAILED: HTTP status that the engine answered; 0: it could not be reached; absent: it failed otherwise."""
     @_builtins.property
     def tool_call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """ENDED: ids of the tool calls in the reply, limited as in Turn. Not empty: the run is paused."""
+
+    @_builtins.property
+    def limit_headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___LimitHeader]:
+        """FIRST_TOKEN, ENDED, FAILED: headers of the answer that tell of rate limits, in one report of a turn."""
 
     def __init__(
         self,
@@ -360,10 +465,12 @@ class Report(_message.Message):
         cached_tokens: _builtins.int | None = ...,
         error: _builtins.str = ...,
         traceparent: _builtins.str = ...,
+        status: _builtins.int | None = ...,
+        limit_headers: _abc.Iterable[Global___LimitHeader] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_completion_tokens", b"_completion_tokens", "_prompt_tokens", b"_prompt_tokens", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_completion_tokens", b"_completion_tokens", "_prompt_tokens", b"_prompt_tokens", "_status", b"_status", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_completion_tokens", b"_completion_tokens", "_prompt_tokens", b"_prompt_tokens", "cached_tokens", b"cached_tokens", "caller", b"caller", "completion_tokens", b"completion_tokens", "error", b"error", "finish_reason", b"finish_reason", "has_tool_calls", b"has_tool_calls", "kind", b"kind", "prompt_tokens", b"prompt_tokens", "run_id", b"run_id", "tool_call_ids", b"tool_call_ids", "traceparent", b"traceparent", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_completion_tokens", b"_completion_tokens", "_prompt_tokens", b"_prompt_tokens", "_status", b"_status", "cached_tokens", b"cached_tokens", "caller", b"caller", "completion_tokens", b"completion_tokens", "error", b"error", "finish_reason", b"finish_reason", "has_tool_calls", b"has_tool_calls", "kind", b"kind", "limit_headers", b"limit_headers", "prompt_tokens", b"prompt_tokens", "run_id", b"run_id", "status", b"status", "tool_call_ids", b"tool_call_ids", "traceparent", b"traceparent", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cached_tokens: _TypeAlias = _typing.Literal["cached_tokens"]  # noqa: Y015
     _WhichOneofArgType__cached_tokens: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens"]  # noqa: Y015
@@ -371,14 +478,50 @@ class Report(_message.Message):
     _WhichOneofArgType__completion_tokens: _TypeAlias = _typing.Literal["_completion_tokens", b"_completion_tokens"]  # noqa: Y015
     _WhichOneofReturnType__prompt_tokens: _TypeAlias = _typing.Literal["prompt_tokens"]  # noqa: Y015
     _WhichOneofArgType__prompt_tokens: _TypeAlias = _typing.Literal["_prompt_tokens", b"_prompt_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__status: _TypeAlias = _typing.Literal["status"]  # noqa: Y015
+    _WhichOneofArgType__status: _TypeAlias = _typing.Literal["_status", b"_status"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cached_tokens) -> _WhichOneofReturnType__cached_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__completion_tokens) -> _WhichOneofReturnType__completion_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_tokens) -> _WhichOneofReturnType__prompt_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__status) -> _WhichOneofReturnType__status | None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class KnownLimits(_message.Message):
+    """What a replica last told a dataplane of its rate limits, for the resync."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_FIELD_NUMBER: _builtins.int
+    LIMIT_HEADERS_FIELD_NUMBER: _builtins.int
+    AGE_MS_FIELD_NUMBER: _builtins.int
+    replica: _builtins.str
+    """The replica."""
+    age_ms: _builtins.int
+    """Milliseconds since they came."""
+    @_builtins.property
+    def limit_headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___LimitHeader]:
+        """The headers."""
+
+    def __init__(
+        self,
+        *,
+        replica: _builtins.str = ...,
+        limit_headers: _abc.Iterable[Global___LimitHeader] | None = ...,
+        age_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "limit_headers", b"limit_headers", "replica", b"replica"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownLimits: _TypeAlias = KnownLimits  # noqa: Y015
 
 @_typing.final
 class KnownRun(_message.Message):

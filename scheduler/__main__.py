@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import socket
+import sqlite3
 import sys
 import time
 from typing import Any
@@ -26,6 +27,7 @@ from common.tracing import Tracer, open_tracer
 from scheduler import http, replicas, service
 from scheduler.config import SchedulerConfig
 from scheduler.host import Host
+from scheduler.spend_ledger import SpendLedger
 
 STOP_GRACE_S = 0.2
 """Calls in progress get so long to end by themselves; then they are told that the scheduler is unavailable."""
@@ -72,7 +74,8 @@ async def _serve(
 ) -> int:
     """Runs everything until `stop` or a fault; the exit code."""
     # Later than any sequence of a scheduler before this one: 2^20 placements a millisecond are out of reach.
-    host = Host(pool, first_sequence=int(time.time() * 1000) << 20, tracer=tracer)
+    first_sequence = int(time.time() * 1000) << 20
+    host = Host(pool, first_sequence, tracer=tracer, spends=_spend_ledger(config, pool))
     try:
         _check_free(config.host, config.port)
         server, port = await service.start(host, _address(config.host, config.port), guard, tls)
@@ -104,6 +107,16 @@ async def _serve(
     await asyncio.gather(server.stop(STOP_GRACE_S), runner.cleanup())
     log.info("event=stopped")
     return 1 if fault else 0
+
+
+def _spend_ledger(config: SchedulerConfig, pool: tuple[Replica, ...]) -> SpendLedger | None:
+    """The file of what runs spend, where any replica has a price."""
+    if not any(replica.price for replica in pool):
+        return None
+    try:
+        return SpendLedger(config.state)
+    except (OSError, sqlite3.Error) as error:
+        sys.exit(f"setting LUFTPAUSE_STATE: the ledger of spend cannot be opened in {config.state}: {error}")
 
 
 def _check_free(host: str, port: int) -> None:

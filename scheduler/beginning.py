@@ -10,14 +10,15 @@ from common.ids import Model
 from common.pool import Replica as PoolReplica
 from scheduler.budgets.configured import budget_of, prices_of
 from scheduler.budgets.prediction import Histories
+from scheduler.budgets.spend import NOTHING_SPENT, Spends
 from scheduler.state import GRACE_S, Draft, Replica, State, rebuild_pools
 
 
-def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int) -> State:
+def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int, spends: Spends = NOTHING_SPENT) -> State:
     """The state at the start `at` (seconds, the host's clock) with the pool's replicas.
 
     `first_sequence` is above all sequences that schedulers before this one issued. Nothing is placed on a replica
-    before its first probe, and nowhere before GRACE_S have passed.
+    before its first probe, and nowhere before GRACE_S have passed. `spends` is what the ledger had.
     """
     known = Map(
         {
@@ -56,6 +57,7 @@ def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int) -
             held=(0, 0),
             histories=Histories() if any(replica.budget for replica in known.values()) else None,
             dry=empty,
+            spends=spends,
             habits=empty,
             run_counts=(0,) * 6,
         )

@@ -57,4 +57,15 @@ class LogExpiry(Struct, frozen=True, gc=False):
     replica: ReplicaName
 
 
-Effect = PlaceTurn | RefuseTurn | LogExpiry
+class RecordSpend(Struct, frozen=True, gc=False):
+    """Make durable what a run with a budget of money has spent, before the report that tells of it is acknowledged."""
+
+    turn_id: TurnId
+    """The turn whose cost was added."""
+    run_id: RunId
+    limit_usd: float
+    settled_usd: float
+    """Of the run, altogether."""
+
+
+Effect = PlaceTurn | RefuseTurn | LogExpiry | RecordSpend

@@ -24,14 +24,17 @@ from common.ids import DataplaneId, ReplicaName
 from common.pool import Replica
 from common.tracing import Tracer
 from scheduler.beginning import initial
+from scheduler.budgets.spend import NOTHING_SPENT, Spends
 from scheduler.core import decide
-from scheduler.effects import Effect, LogExpiry, PlaceTurn, RefuseTurn
+from scheduler.effects import Effect, LogExpiry, PlaceTurn, RecordSpend, RefuseTurn
 from scheduler.events import Event, ReplicaProbed, RunEnded, Ticked
 from scheduler.state import State
 from scheduler.summary import Summary, summarize
 from scheduler.tally import Tally
 
 TICK_S = 1.0
+WAKE_S_MIN = 0.005
+"""Two looks at rate limits are at least so far apart."""
 
 log = logging.getLogger("scheduler.host")
 
@@ -49,16 +52,39 @@ class Outlet(Protocol):
         """A run was ended, perhaps by another dataplane than those that remember it."""
 
 
+class SpendStore(Protocol):
+    """What keeps the spend of runs; see `spend_ledger`."""
+
+    def load(self) -> Spends:
+        """What a scheduler before this one had."""
+
+    def write(self, records: Iterable[RecordSpend]) -> None:
+        """Makes `records` durable."""
+
+
 class Host:
     """See the module. `failed` is set once, when the process has to end."""
 
-    def __init__(self, replicas: Sequence[Replica], first_sequence: int, tracer: Tracer | None = None) -> None:
-        """Needs a running event loop, whose clock is the events' clock."""
-        self._clock = asyncio.get_running_loop().time
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        first_sequence: int,
+        *,
+        tracer: Tracer | None = None,
+        spends: SpendStore | None = None,
+    ) -> None:
+        """Needs a running event loop, whose clock is the events' clock. `spends` keeps what runs have spent."""
+        self._spends = spends
+        self._records: list[RecordSpend] = []
+        self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
+        self._wake: asyncio.TimerHandle | None = None
         self._urls = {replica.name: replica.url for replica in replicas}
         self._unprobed: set[ReplicaName] = set(self._urls)
         self._outlets: dict[DataplaneId, Outlet] = {}
-        self.state: State = initial(tuple(replicas), self._clock(), first_sequence)
+        self.state: State = initial(
+            tuple(replicas), self._clock(), first_sequence, spends.load() if spends is not None else NOTHING_SPENT
+        )
         self.tally = Tally()
         self.failed = asyncio.Event()
         self.tracer = tracer
@@ -99,6 +125,10 @@ class Host:
             if isinstance(event, RunEnded):
                 for outlet in self._outlets.values():
                     outlet.end_run(event)
+        if self._records:
+            self._write_spends()
+        if self.state.dry:
+            self._wake_in_time()
         self.tally.batches.add(perf_counter() - started)
 
     def tell_probe(self, probe: ReplicaProbed) -> None:
@@ -122,6 +152,31 @@ class Host:
             await asyncio.sleep(TICK_S)
             self.tell((Ticked(self._clock()),))
 
+    def _write_spends(self) -> None:
+        """Makes what was spent durable before it is acknowledged. What cannot be written makes the process end: its
+        successor is told again."""
+        records, self._records = self._records, []
+        if self._spends is None:
+            return
+        try:
+            self._spends.write(records)
+        except Exception:
+            log.exception("event=spend_not_written runs=%d", len(records))
+            self.failed.set()
+
+    def _wake_in_time(self) -> None:
+        """Tells the time when a replica's rate limits fit a held turn: a tick would come up to a second later."""
+        due = max(min(self.state.dry.values()), self._clock() + WAKE_S_MIN)
+        if self._wake is not None:
+            if self._wake.when() <= due:
+                return
+            self._wake.cancel()
+        self._wake = self._loop.call_at(due, self._woken)
+
+    def _woken(self) -> None:
+        self._wake = None
+        self.tell((Ticked(self._clock()),))
+
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, PlaceTurn):
             self.tally.placements[effect.replica] += 1
@@ -138,6 +193,8 @@ class Host:
             outlet = self._outlets.get(effect.dataplane)
             if outlet is not None:
                 outlet.refuse(effect)
+        elif isinstance(effect, RecordSpend):
+            self._records.append(effect)
         elif isinstance(effect, LogExpiry):
             self.tally.expiries += 1
             log.warning("event=turn_expired turn=%s replica=%s", effect.turn_id, effect.replica)

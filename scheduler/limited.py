@@ -15,13 +15,15 @@ from msgspec.structs import replace
 from common.ids import ReplicaName
 from scheduler.admission import has_room
 from scheduler.budgets import ledger, prediction
+from scheduler.budgets.forecast import grown
 from scheduler.budgets.headers import LimitsTold
-from scheduler.budgets.ledger import FREE, Reservation, Spent
-from scheduler.budgets.prediction import HistoryKey, Need
+from scheduler.budgets.ledger import Budget, Reservation, Spent
+from scheduler.budgets.prediction import Need
 from scheduler.effects import Reason, RefuseTurn
 from scheduler.events import FirstTokenSeen, KnownLimits, Request, TurnEnded, TurnFailed
+from scheduler.money import can_afford, history_key, members_for, need_of, price_for, settle_usd, take_usd, usd_of
 from scheduler.ordered import Key
-from scheduler.pools import load_key, pool_key, pool_members, put_replica, serves
+from scheduler.pools import load_key, put_replica
 from scheduler.state import Draft, Replica, Run, Turn
 
 TOO_MANY_REQUESTS = 429
@@ -34,26 +36,26 @@ def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Repl
     else the one with most headroom. Where none fits, those with room are dry."""
     if not draft.is_open:
         return None
-    need = _need(draft, turn)
+    need = need_of(draft, turn)
     home = run.home if run is not None else None
     ranked: list[tuple[Key, Replica]] = []
     dry = []
-    for name in turn.request.fallbacks or pool_members(draft, turn):
-        replica = draft.replicas.get(name)
-        if replica is None or not serves(replica, pool_key(turn)):
-            continue
-        if not has_room(replica, turn.request.run_class, resident=resident and name == home):
+    run_class, replicas = turn.request.run_class, draft.replicas
+    for name in members_for(draft, turn):
+        replica = replicas[name]
+        if not has_room(replica, run_class, resident=resident and name == home):
             continue
         left = 1.0
         if replica.budget is not None:
-            usd = _usd(replica, turn.request, need)
+            usd = usd_of(replica, turn.request, need)
             opens = _opens(replica, need, usd, draft.now)
             if opens > draft.now:
                 dry.append((replica, opens))
                 continue
             left = ledger.headroom(replica.budget, need, usd, draft.now)
         order = len(ranked) if turn.request.fallbacks else 0
-        rank = (order, name != home, replica.budget is not None, -left, *load_key(replica))
+        is_limited = replica.budget is not None and bool(replica.budget.windows)
+        rank = (order, name != home, is_limited, -left, *load_key(replica))
         ranked.append((rank, replica))
     if ranked:
         return min(ranked)[1]
@@ -65,8 +67,8 @@ def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Repl
 
 def fits(draft: Draft, replica: Replica, turn: Turn) -> bool:
     """Whether the held turn that goes next to `replica` fits its budget now; if not, the replica is dry."""
-    need = _need(draft, turn)
-    opens = _opens(replica, need, _usd(replica, turn.request, need), draft.now)
+    need = need_of(draft, turn)
+    opens = _opens(replica, need, usd_of(replica, turn.request, need), draft.now)
     if opens <= draft.now:
         return True
     _dry(draft, replica, turn, opens)
@@ -76,8 +78,8 @@ def fits(draft: Draft, replica: Replica, turn: Turn) -> bool:
 def reserve(draft: Draft, replica: Replica, turn: Turn) -> tuple[Replica, Reservation]:
     """`replica`, which has a budget, with what the turn takes of it; it is not set yet."""
     assert replica.budget is not None
-    need = _need(draft, turn)
-    budget, reservation = ledger.reserve(replica.budget, need, _usd(replica, turn.request, need), draft.now)
+    need = need_of(draft, turn)
+    budget, reservation = ledger.reserve(replica.budget, need, usd_of(replica, turn.request, need), draft.now)
     return replace(replica, budget=budget), reservation
 
 
@@ -87,7 +89,7 @@ def settled(
     """`replica` after a turn that reserved; it is not set yet. See `ledger.settle`."""
     assert replica.budget is not None
     budget = ledger.settle(replica.budget, reservation, spent, draft.now, was_taken=was_taken)
-    return _wet(draft, replace(replica, budget=budget))
+    return _wet(draft, replica, budget)
 
 
 def told(draft: Draft, event: FirstTokenSeen) -> None:
@@ -112,19 +114,21 @@ def ended(draft: Draft, turn: Turn, event: TurnEnded) -> Turn:
     spent = None
     if event.prompt_tokens is not None and event.completion_tokens is not None:
         prompt, completion, request = event.prompt_tokens, event.completion_tokens, turn.request
-        usd = _price(replica, request).of(prompt, completion, event.cached_tokens or 0)
+        usd = price_for(replica, request).of(prompt, completion, event.cached_tokens or 0)
         spent = Spent(prompt, completion, usd)
+        _grow(draft, turn, prompt, completion)
         assert draft.histories is not None
         draft.histories = prediction.learn(
             draft.histories,
-            _key(request),
+            history_key(request),
             reservation.need,
             prompt_bytes=request.prompt_bytes,
             prompt_tokens=prompt,
             completion_tokens=completion,
         )
-    well = replace(replica, budget=ledger.well(replica.budget, reservation))
-    put_replica(draft, settled(draft, well, reservation, spent))
+    settle_usd(draft, turn, reservation.usd if spent is None else spent.usd)
+    budget = ledger.settle(ledger.well(replica.budget, reservation), reservation, spent, draft.now)
+    put_replica(draft, _wet(draft, replica, budget))
     return replace(turn, reservation=None)
 
 
@@ -138,6 +142,8 @@ def failed(draft: Draft, turn: Turn, event: TurnFailed) -> Turn:
     replica = draft.replicas[turn.replica]
     status = event.status
     was_taken = status is None or status >= SERVER_ERROR
+    if was_taken:
+        settle_usd(draft, turn, reservation.usd)
     freed = settled(draft, replica, reservation, None if was_taken else Spent(0, 0), was_taken=was_taken)
     budget = freed.budget
     assert budget is not None
@@ -152,7 +158,8 @@ def failed(draft: Draft, turn: Turn, event: TurnFailed) -> Turn:
 def reopen(draft: Draft) -> None:
     """Lets held turns try the replicas whose time has come."""
     for name in sorted(name for name, due in draft.dry.items() if due <= draft.now):
-        put_replica(draft, _wet(draft, draft.replicas[name]))
+        replica = draft.replicas[name]
+        put_replica(draft, _wet(draft, replica, replica.budget))
         draft.roomier.append(name)
 
 
@@ -160,6 +167,7 @@ def taken_over(draft: Draft, turn: Turn, replica: Replica) -> tuple[Replica, Tur
     """A turn in flight that a resync told of, with what it takes of its replica's budget; neither is set yet."""
     if replica.budget is None:
         return replica, turn
+    turn = take_usd(draft, turn)
     replica, reservation = reserve(draft, replica, turn)
     return replica, replace(turn, reservation=reservation)
 
@@ -178,6 +186,11 @@ def resynced(draft: Draft, known: tuple[KnownLimits, ...], unused_s: dict[Replic
             put_replica(draft, replace(replica, budget=ledger.emptied(replica.budget, seconds, draft.now)))
 
 
+def described(draft: Draft, turn: Turn) -> Turn:
+    """A turn that arrives, with what it is predicted to take."""
+    return replace(turn, need=need_of(draft, turn))
+
+
 def gives_up_at(draft: Draft, request: Request, held_s: float) -> float | None:
     """When a turn that arrives now is refused rather than held any longer; None: never."""
     limits = [limit for limit in (request.wait_s_max, request.deadline_s) if limit is not None]
@@ -187,20 +200,23 @@ def gives_up_at(draft: Draft, request: Request, held_s: float) -> float | None:
 def refuses(draft: Draft, turn: Turn, run: Run | None) -> bool:
     """Refuses a turn that arrives and can never be placed, or not as soon as its client wants; True if it did."""
     request = turn.request
-    need = _need(draft, turn)
-    candidates = [draft.replicas[name] for name in pool_members(draft, turn)]
-    small = [ledger.never_fits(each.budget, need) if each.budget is not None else None for each in candidates]
-    if candidates and all(window is not None for window in small):
-        largest = max(window.limit for window in small if window is not None)
-        text = f"about {need.prompt:.0f} prompt tokens: no replica takes more than {largest:.0f} a window"
+    need = need_of(draft, turn)
+    members = members_for(draft, turn)
+    if members and all(_never(draft.replicas[name], need) for name in members):
+        text = f"at least {need.prompt_least:.0f} prompt tokens: more than the window of any replica of its model holds"
         _refuse(draft, turn, Reason.NEVER_FITS, text)
+        return True
+    if not can_afford(draft, turn):
+        _refuse(
+            draft, turn, Reason.OVER_BUDGET, "the run's x-luftpause-budget-usd does not cover the turn's likely price"
+        )
         return True
     if request.fallbacks and choose(draft, turn, run, resident=False) is None:
         _refuse(draft, turn, Reason.NO_FALLBACK, "no replica to fall back to has room")
         return True
     if turn.gives_up_at is None or not draft.is_open:
         return False
-    wait_s = _wait_s(draft, turn, need, candidates)
+    wait_s = _wait_s(draft, turn, need)
     if draft.now + wait_s > turn.gives_up_at:
         _refuse_for_time(draft, turn, wait_s)
         return True
@@ -209,8 +225,10 @@ def refuses(draft: Draft, turn: Turn, run: Run | None) -> bool:
 
 def refuse_late(draft: Draft, turn: Turn) -> None:
     """Refuses a turn that was held, and is no longer, since its client waits no longer."""
-    candidates = [draft.replicas[name] for name in pool_members(draft, turn)]
-    _refuse_for_time(draft, turn, _wait_s(draft, turn, _need(draft, turn), candidates))
+    if draft.histories is None:
+        _refuse_for_time(draft, turn, ledger.LATER_S)
+        return
+    _refuse_for_time(draft, turn, _wait_s(draft, turn, need_of(draft, turn)))
 
 
 def _refuse_for_time(draft: Draft, turn: Turn, wait_s: float) -> None:
@@ -218,24 +236,37 @@ def _refuse_for_time(draft: Draft, turn: Turn, wait_s: float) -> None:
     if request.deadline_s is not None and (request.wait_s_max is None or request.deadline_s <= request.wait_s_max):
         _refuse(draft, turn, Reason.DEADLINE, f"it would wait {wait_s:.1f} s, and its deadline is before that")
         return
-    text = f"it would wait about {wait_s:.1f} s for the rate limits of its replicas, longer than x-luftpause-wait-s-max"
+    text = f"it would wait about {wait_s:.1f} s for a place, longer than its client waits"
     draft.effects.append(RefuseTurn(turn.dataplane, request.turn_id, Reason.NOT_SOON, text, max(wait_s, 0.001)))
 
 
-def _wait_s(draft: Draft, turn: Turn, need: Need, candidates: list[Replica]) -> float:
+def _wait_s(draft: Draft, turn: Turn, need: Need) -> float:
     """Seconds until the turn would be placed if what is held before it takes as much as it does itself."""
     ahead = draft.held[0] if turn.request.run_class == 0 else sum(draft.held)
     wait_s = math.inf
+    candidates = [draft.replicas[name] for name in members_for(draft, turn)]
     for replica in candidates:
         if not replica.healthy:
             continue
         if replica.budget is None:
             wait_s = min(wait_s, 0.0)
             continue
-        usd = _usd(replica, turn.request, need)
+        usd = usd_of(replica, turn.request, need)
         alone_s = _opens(replica, need, usd, draft.now) - draft.now
         wait_s = min(wait_s, alone_s + ahead * ledger.refill_s(replica.budget, need, usd) / len(candidates))
     return wait_s if math.isfinite(wait_s) else 0.0
+
+
+def _grow(draft: Draft, turn: Turn, prompt_tokens: int, completion_tokens: int) -> None:
+    """Notes how long the conversation of the turn's run is now."""
+    run = draft.runs.get(turn.run_id) if turn.run_id is not None else None
+    if run is not None:
+        context = grown(run.context, turn.request.model, prompt_tokens, completion_tokens)
+        draft.runs = draft.runs.set(run.run_id, replace(run, context=context))
+
+
+def _never(replica: Replica, need: Need) -> bool:
+    return replica.budget is not None and ledger.never_fits(replica.budget, need) is not None
 
 
 def _refuse(draft: Draft, turn: Turn, reason: Reason, text: str) -> None:
@@ -249,44 +280,24 @@ def _tell(draft: Draft, turn: Turn, limits: LimitsTold | None) -> None:
     replica = draft.replicas[turn.replica]
     assert replica.budget is not None
     budget = ledger.told(replica.budget, turn.reservation, limits, draft.now)
-    put_replica(draft, _wet(draft, replace(replica, budget=budget)))
+    put_replica(draft, _wet(draft, replica, budget))
 
 
 def _opens(replica: Replica, need: Need, usd: float, now: float) -> float:
     """When the budget of `replica` fits the turn."""
     budget = replica.budget
     assert budget is not None
-    if ledger.never_fits(budget, need) is not None:
-        return now + ledger.LATER_S
     return ledger.opens_at(budget, need, usd, now)
 
 
 def _dry(draft: Draft, replica: Replica, turn: Turn, opens: float) -> None:
-    draft.dry = draft.dry.set(replica.name, opens)
+    # A turn that never fits here waits for another replica.
+    draft.dry = draft.dry.set(replica.name, opens if math.isfinite(opens) else draft.now + ledger.LATER_S)
     put_replica(draft, replace(replica, dry_for=turn.request.run_class))
 
 
-def _wet(draft: Draft, replica: Replica) -> Replica:
-    """A replica whose budget is to be looked at again."""
-    if replica.dry_for is None:
-        return replica
-    draft.dry = draft.dry.delete(replica.name)
-    return replace(replica, dry_for=None)
-
-
-def _key(request: Request) -> HistoryKey:
-    return request.model, request.caller, ""
-
-
-def _need(draft: Draft, turn: Turn) -> Need:
-    assert draft.histories is not None
-    request = turn.request
-    return prediction.predict(draft.histories, _key(request), request.prompt_bytes, request.max_tokens)
-
-
-def _price(replica: Replica, request: Request) -> ledger.Price:
-    return replica.prices.get(request.model, FREE) if replica.prices is not None else FREE
-
-
-def _usd(replica: Replica, request: Request, need: Need) -> float:
-    return _price(replica, request).of(need.prompt, need.completion) if replica.prices is not None else 0.0
+def _wet(draft: Draft, replica: Replica, budget: Budget | None) -> Replica:
+    """A replica whose budget is now `budget`, and is to be looked at again."""
+    if replica.dry_for is not None:
+        draft.dry = draft.dry.delete(replica.name)
+    return replace(replica, budget=budget, dry_for=None)

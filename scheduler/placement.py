@@ -11,7 +11,7 @@ from heapq import heappop, heappush, heapreplace
 from msgspec.structs import replace
 
 from common.ids import ReplicaName
-from scheduler import fairness, limited
+from scheduler import fairness, limited, money
 from scheduler.admission import expected_tokens, has_room, owes_batch
 from scheduler.effects import PlaceTurn
 from scheduler.events import RunClass
@@ -29,8 +29,12 @@ def submit(draft: Draft, turn: Turn, run: Run | None) -> None:
     home = pinned_home(draft, run, pool_key(turn)) if run is not None else None
     resident = run is not None and bool(resident_tokens(run))
     if home is None and draft.histories is not None:
+        turn = limited.described(draft, turn)
         if limited.refuses(draft, turn, run):
+            if run is not None and run.run_id in draft.runs:
+                put_run(draft, run)
             return
+        turn = money.with_usd(draft, turn)
         replica = limited.choose(draft, turn, run, resident=resident)
     elif home is None:
         replica = choose(draft, turn, run, resident=resident)
@@ -117,12 +121,16 @@ def free_slot(draft: Draft, turn: Turn) -> None:
     if turn.reservation is not None:
         freer = limited.settled(draft, freer, turn.reservation)
     put_replica(draft, freer)
+    if turn.reserved_usd is not None:
+        money.release_usd(draft, turn)
     draft.roomier.append(turn.replica)
     fairness.count_running(draft, turn.request.caller, -1)
 
 
 def drop_held(draft: Draft, turn: Turn) -> None:
     """Forgets a held turn. The caller sets its run."""
+    if turn.reserved_usd is not None:
+        money.release_usd(draft, turn)
     fairness.dequeue(draft, turn)
     draft.turns = draft.turns.delete(turn.request.turn_id)
 

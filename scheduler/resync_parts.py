@@ -5,7 +5,7 @@ from __future__ import annotations
 from common.ids import DataplaneId
 from protos.scheduler_pb2 import ResyncRequest
 from scheduler import wire
-from scheduler.events import KnownRun, KnownTurn
+from scheduler.events import KnownLimits, KnownRun, KnownTurn
 from scheduler.state import State
 
 RUNS_MAX = 1_000_000
@@ -20,6 +20,7 @@ class ResyncParts:
     def __init__(self) -> None:
         self._runs: list[KnownRun] = []
         self._turns: list[KnownTurn] = []
+        self._limits: list[KnownLimits] = []
 
     def add(self, part: ResyncRequest) -> list[wire.Fault]:
         """Takes what is right of `part`; what is wrong is returned."""
@@ -36,16 +37,26 @@ class ResyncParts:
                 faults.append(turn)
             else:
                 self._turns.append(turn)
+        for known_limits in part.limits:
+            limits = wire.read_known_limits(known_limits)
+            if isinstance(limits, wire.Fault):
+                faults.append(limits)
+            else:
+                self._limits.append(limits)
         return faults
 
     @property
     def is_too_large(self) -> bool:
         """Whether it exceeds `limit`."""
-        return len(self._runs) > RUNS_MAX or len(self._turns) > TURNS_MAX
+        return len(self._runs) > RUNS_MAX or max(len(self._turns), len(self._limits)) > TURNS_MAX
 
     def whole(self) -> tuple[tuple[KnownRun, ...], tuple[KnownTurn, ...]]:
         """All runs and turns in flight."""
         return tuple(self._runs), tuple(self._turns)
+
+    def limits(self) -> tuple[KnownLimits, ...]:
+        """What replicas last told of their rate limits."""
+        return tuple(self._limits)
 
 
 def taken_over(

@@ -15,12 +15,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from common.auth import Guard, TokenInterceptor
+from common.ids import ID_SHAPE, RunId, cut_caller, is_id
 from common.tls import PLAIN, Tls
 from protos import scheduler_pb2, scheduler_pb2_grpc
 from protos.scheduler_pb2 import (
     AdmitRequest,
     AdmitResponse,
     DispatchRequest,
+    ForecastRequest,
+    ForecastResponse,
     ReportRequest,
     ReportResponse,
     ResyncRequest,
@@ -29,8 +32,10 @@ from protos.scheduler_pb2 import (
     WatchResponse,
 )
 from scheduler import bound, wire
+from scheduler.budgets.forecast import STEPS_MAX
 from scheduler.events import DataplaneResynced
 from scheduler.host import Host
+from scheduler.money import forecast_of
 from scheduler.resync_parts import ResyncParts, taken_over
 from scheduler.streams import Dispatch
 from scheduler.unary import UnaryAdmissions
@@ -40,6 +45,7 @@ CALLERS_OWN = frozenset(f"/{SERVICE_NAME}/{method}" for method in ("Admit", "Rep
 """What a bound token is let do; all else speaks for every caller, or tells of every one."""
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 """A resync's part, or a batch after an outage, may be large."""
+FORECAST_STEPS = 10
 WATCH_INTERVAL_MS = 2_000
 WATCH_INTERVAL_MS_MIN = 100
 WATCH_INTERVAL_MS_MAX = 24 * 3600 * 1000
@@ -124,7 +130,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
             problem = "dataplane_id: expected one without an open Dispatch stream, which carries its own resync"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, problem)
         runs, turns = parts.whole()
-        self._host.tell((DataplaneResynced(self._host.now(), dataplane, runs, turns),))
+        self._host.tell((DataplaneResynced(self._host.now(), dataplane, runs, turns, parts.limits()),))
         runs_taken, turns_taken = taken_over(self._host.state, dataplane, runs, turns)
         return ResyncResponse(runs=runs_taken, turns=turns_taken)
 
@@ -133,6 +139,19 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
     ) -> None:
         """See `streams`."""
         await self._dispatch.serve(context)
+
+    async def Forecast(self, request: ForecastRequest, context: Context) -> ForecastResponse:  # noqa: N802
+        """INVALID_ARGUMENT for what is no run or too many steps, NOT_FOUND for a run of which nothing is known."""
+        run_id, caller, steps = request.run_id, cut_caller(request.caller), request.steps or FORECAST_STEPS
+        if not is_id(run_id):
+            await self._refuse(context, f"run_id: expected {ID_SHAPE}")
+        if steps > STEPS_MAX:
+            await self._refuse(context, f"steps: expected 1 to {STEPS_MAX}, or 0 for {FORECAST_STEPS}")
+        found = forecast_of(self._host.state, RunId(run_id), caller, steps, self._host.now())
+        if found is None:
+            problem = "run_id: expected a run of this caller with a turn that ended at a replica with limits or prices"
+            await context.abort(grpc.StatusCode.NOT_FOUND, problem)
+        return wire.write_forecast(found)
 
     async def Watch(self, request: WatchRequest, context: Context) -> AsyncIterator[WatchResponse]:  # noqa: N802
         """INVALID_ARGUMENT for an interval out of bounds."""

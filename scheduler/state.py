@@ -16,8 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
+from scheduler.budgets.forecast import Context
 from scheduler.budgets.ledger import Budget, Price, Reservation
-from scheduler.budgets.prediction import Histories
+from scheduler.budgets.prediction import Histories, Need
+from scheduler.budgets.spend import Spends
 from scheduler.economy import NO_ECONOMY, Economy
 from scheduler.effects import Effect
 from scheduler.events import Phase, Request, RunClass
@@ -131,6 +133,8 @@ class Run(Struct, frozen=True, gc=False):
     """When a turn of it last arrived, was placed or ended."""
     ended: bool = False
     """To be forgotten with its last turn."""
+    context: Context | None = None
+    """What its turns at replicas with a budget told of its conversation."""
     born: int = 0
     """Tells it from an earlier run of the same id."""
 
@@ -169,6 +173,10 @@ class Turn(Struct, frozen=True, gc=False):
     """In flight: when something was last heard of it."""
     gives_up_at: float | None = None
     """Held: when it is refused rather than held any longer."""
+    need: Need | None = None
+    """What it is predicted to take, where any replica has a budget."""
+    reserved_usd: float | None = None
+    """Its likely price, where its run has a budget of money."""
     reservation: Reservation | None = None
     """In flight: what it took of its replica's budget."""
 
@@ -262,6 +270,7 @@ class State(Struct, frozen=True, gc=False):
     """Replicas whose budget does not fit the next held turn, and when it will."""
     habits: Map[Caller, Habit]
     """How the callers' runs behave."""
+    spends: Spends
 
 
 _OTHER_FIELDS = attrgetter(*State.__struct_fields__[1:])
@@ -293,6 +302,7 @@ class Draft:
     histories: Histories | None
     dry: Map[ReplicaName, float]
     habits: Map[Caller, Habit]
+    spends: Spends
     run_counts: list[int]
 
     def __init__(self, state: State) -> None:
@@ -318,6 +328,7 @@ class Draft:
             self.histories,
             self.dry,
             self.habits,
+            self.spends,
         ) = _OTHER_FIELDS(state)
         self.effects: list[Effect] = []
         self.roomier: list[ReplicaName] = []

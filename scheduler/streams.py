@@ -145,7 +145,8 @@ class Stream:
     def refuse(self, effect: RefuseTurn) -> None:
         """See `host.Outlet`."""
         traceparent = self._traceparents.pop(effect.turn_id, "")
-        wire.write_refusal(self._answer().refusals.add(), effect.turn_id, effect.reason, effect.message, traceparent)
+        message, after_s = self._answer().refusals.add(), effect.retry_after_s
+        wire.write_refusal(message, effect.turn_id, effect.reason, effect.message, traceparent, retry_after_s=after_s)
         if traceparent and self._host.tracer is not None:
             admit_span.refused(self._host.tracer, effect, traceparent)
 
@@ -257,7 +258,7 @@ class Stream:
             return grpc.StatusCode.RESOURCE_EXHAUSTED, self._resync.limit
         if request.resync.complete:
             runs, turns = self._resync.whole()
-            events.append(DataplaneResynced(at, self.dataplane, runs, turns))
+            events.append(DataplaneResynced(at, self.dataplane, runs, turns, self._resync.limits()))
             self._resync = None
         elif request.admits or request.abandons or request.reports or request.renewals:
             return _invalid("resync: expected a complete one before admits, abandons, reports and renewals")

@@ -72,9 +72,12 @@ class UnaryAdmissions:
         if waiting is not None and not waiting.answer.done():
             response = AdmitResponse()
             refusal = response.refusal
-            wire.write_refusal(refusal, effect.turn_id, effect.reason, effect.message, waiting.traceparent)
-            if waiting.traceparent and self._host.tracer is not None:
-                admit_span.refused(self._host.tracer, effect, waiting.traceparent)
+            traceparent, after_s = waiting.traceparent, effect.retry_after_s
+            wire.write_refusal(
+                refusal, effect.turn_id, effect.reason, effect.message, traceparent, retry_after_s=after_s
+            )
+            if traceparent and self._host.tracer is not None:
+                admit_span.refused(self._host.tracer, effect, traceparent)
             waiting.answer.set_result(response)
 
     def end_run(self, event: RunEnded) -> None:

@@ -6,15 +6,20 @@ not cost the others. Read next: `streams` and `unary`, which carry the messages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from common.ids import ID_SHAPE, DataplaneId, Model, ReplicaName, RunId, TurnId, cut_caller, is_id
 from protos import scheduler_pb2, turn_pb2
+from scheduler.budgets.forecast import Figure, Forecast
+from scheduler.budgets.headers import LimitsTold, read
 from scheduler.effects import PlaceTurn, Reason
 from scheduler.events import (
     FirstTokenSeen,
+    KnownLimits,
     KnownRun,
     KnownTurn,
     Phase,
@@ -36,6 +41,11 @@ AGE_MS_MAX = 7 * 24 * 3600 * 1000
 """Older is as old as this: longer than anything is remembered."""
 SEQUENCE_MAX = 2**63 - 1
 """Sequences are milliseconds since 1970 times 2^20, so none that was issued is near."""
+
+FALLBACKS_MAX = 16
+LIMIT_HEADERS_MAX = 64
+TOKENS_MAX = 2**40
+USD_MAX = 1e9
 
 ReportEvent = TurnStarted | FirstTokenSeen | TurnEnded | TurnFailed | RunEnded
 
@@ -72,6 +82,11 @@ _KINDS_OUT: dict[str, turn_pb2.ReplicaKind.ValueType] = {
 _REASONS_OUT: dict[Reason, turn_pb2.RefusalReason.ValueType] = {
     Reason.UNKNOWN_MODEL: turn_pb2.REFUSAL_REASON_UNKNOWN_MODEL,
     Reason.RUN_OF_OTHER_CALLER: turn_pb2.REFUSAL_REASON_RUN_OF_OTHER_CALLER,
+    Reason.NOT_SOON: turn_pb2.REFUSAL_REASON_NOT_SOON,
+    Reason.NEVER_FITS: turn_pb2.REFUSAL_REASON_NEVER_FITS,
+    Reason.DEADLINE: turn_pb2.REFUSAL_REASON_DEADLINE,
+    Reason.OVER_BUDGET: turn_pb2.REFUSAL_REASON_OVER_BUDGET,
+    Reason.NO_FALLBACK: turn_pb2.REFUSAL_REASON_NO_FALLBACK,
 }
 
 
@@ -94,7 +109,7 @@ def read_turn(turn: turn_pb2.Turn) -> Request | Fault:
         return Fault("kind: expected REPLICA_KIND_GENERATIVE or REPLICA_KIND_ONE_SHOT")
     if not (model or one_shot) or len(model) > MODEL_CHARACTERS_MAX:
         return Fault(f"model: expected the name of a model, 1 to {MODEL_CHARACTERS_MAX} characters")
-    return Request(
+    request = Request(
         turn_id=TurnId(turn_id),
         run_id=RunId(run_id) if run_id else None,
         new_run_id=RunId(new_run_id or run_id),
@@ -104,6 +119,39 @@ def read_turn(turn: turn_pb2.Turn) -> Request | Fault:
         one_shot=one_shot,
         tool_call_ids=_tool_call_ids(turn.tool_call_ids),
     )
+    return _with_limits(request, turn) if turn.HasField("prompt_bytes") else request
+
+
+def _with_limits(request: Request, turn: turn_pb2.Turn) -> Request | Fault:
+    """`request` with what matters where there are rate limits, deadlines or money."""
+    budget_usd = turn.budget_usd if turn.HasField("budget_usd") else None
+    if budget_usd is not None and not 0 <= budget_usd <= USD_MAX:
+        return Fault(f"budget_usd: expected 0 to {USD_MAX:g}")
+    if not all(map(is_id, turn.fallbacks)):
+        return Fault(f"fallbacks: expected names of replicas, each {ID_SHAPE}")
+    return replace(
+        request,
+        prompt_bytes=min(turn.prompt_bytes, TOKENS_MAX),
+        max_tokens=min(turn.max_tokens, TOKENS_MAX) if turn.HasField("max_tokens") else None,
+        wait_s_max=read_age_s(turn.wait_ms_max) if turn.HasField("wait_ms_max") else None,
+        deadline_s=read_age_s(turn.deadline_ms) if turn.HasField("deadline_ms") else None,
+        budget_usd=budget_usd,
+        fallbacks=tuple(map(ReplicaName, turn.fallbacks[:FALLBACKS_MAX])),
+    )
+
+
+def read_limits(headers: Iterable[turn_pb2.LimitHeader]) -> LimitsTold | None:
+    """What an answer's headers tell of rate limits; None where there are none."""
+    taken = [(header.name, header.value) for header in headers][:LIMIT_HEADERS_MAX]
+    return read(taken, {}) if taken else None
+
+
+def read_known_limits(known: turn_pb2.KnownLimits) -> KnownLimits | Fault:
+    """What a replica last told, of a resync."""
+    if not is_id(known.replica):
+        return Fault(f"limits.replica: expected {ID_SHAPE}")
+    told = read_limits(known.limit_headers) or LimitsTold()
+    return KnownLimits(ReplicaName(known.replica), told, read_age_s(known.age_ms))
 
 
 def read_age_s(age_ms: int) -> float:
@@ -130,9 +178,10 @@ def read_report(report: turn_pb2.Report, at: float) -> ReportEvent | Fault:
     if kind == turn_pb2.REPORT_KIND_STARTED:
         return TurnStarted(at, turn_id)
     if kind == turn_pb2.REPORT_KIND_FIRST_TOKEN:
-        return FirstTokenSeen(at, turn_id)
+        return FirstTokenSeen(at, turn_id, read_limits(report.limit_headers))
     if kind == turn_pb2.REPORT_KIND_FAILED:
-        return TurnFailed(at, turn_id)
+        status = report.status if report.HasField("status") else None
+        return TurnFailed(at, turn_id, status, read_limits(report.limit_headers))
     if kind != turn_pb2.REPORT_KIND_ENDED:
         return Fault("kind: expected one of REPORT_KIND_STARTED, _FIRST_TOKEN, _ENDED, _FAILED, _RUN_ENDED")
     return TurnEnded(
@@ -143,6 +192,7 @@ def read_report(report: turn_pb2.Report, at: float) -> ReportEvent | Fault:
         prompt_tokens=report.prompt_tokens if report.HasField("prompt_tokens") else None,
         completion_tokens=report.completion_tokens if report.HasField("completion_tokens") else None,
         cached_tokens=report.cached_tokens if report.HasField("cached_tokens") else None,
+        limits=read_limits(report.limit_headers),
     )
 
 
@@ -209,12 +259,37 @@ def write_placement(message: turn_pb2.Placement, effect: PlaceTurn, url: str, tr
     message.traceparent = traceparent
 
 
-def write_refusal(message: turn_pb2.Refusal, turn_id: str, reason: Reason | None, text: str, traceparent: str) -> None:
+def write_refusal(
+    message: turn_pb2.Refusal,
+    turn_id: str,
+    reason: Reason | None,
+    text: str,
+    traceparent: str,
+    *,
+    retry_after_s: float | None = None,
+) -> None:
     """Fills `message`, which is empty; without a `reason` the turn broke the contract."""
+    if retry_after_s is not None:
+        message.retry_after_ms = math.ceil(retry_after_s * 1000)
     message.turn_id = turn_id
     message.reason = turn_pb2.REFUSAL_REASON_INVALID if reason is None else _REASONS_OUT[reason]
     message.message = text
     message.traceparent = traceparent
+
+
+def write_forecast(found: Forecast) -> scheduler_pb2.ForecastResponse:
+    """The message of a forecast."""
+
+    def figure(value: Figure) -> scheduler_pb2.Figure:
+        return scheduler_pb2.Figure(mean=value.mean, deviation=value.deviation, p95=value.p95)
+
+    return scheduler_pb2.ForecastResponse(
+        steps=found.steps,
+        tokens=figure(found.tokens),
+        usd=figure(found.usd),
+        wait_s=figure(found.wait_s),
+        suspensions=figure(found.suspensions),
+    )
 
 
 def write_status(summary: Summary) -> scheduler_pb2.WatchResponse:

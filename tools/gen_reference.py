@@ -23,6 +23,7 @@ from dataplane.config import DataplaneConfig  # noqa: E402
 from dataplane.exposition import expose  # noqa: E402
 from dataplane.metrics import Metrics  # noqa: E402
 from fakes.engine.config import EngineConfig  # noqa: E402
+from fakes.provider.config import ProviderConfig  # noqa: E402
 from fakes.toolserver import ToolServerConfig  # noqa: E402
 from runtime import exposition as runtime_exposition  # noqa: E402
 from runtime.config import RuntimeConfig  # noqa: E402
@@ -38,6 +39,7 @@ CONFIGS = (
     ("Dataplane", DataplaneConfig),
     ("Runtime", RuntimeConfig),
     ("Fake engine", EngineConfig),
+    ("Fake hosted provider", ProviderConfig),
     ("Fake tool server", ToolServerConfig),
 )
 HEAD = """# Reference

@@ -14,10 +14,10 @@ _PRICED_TOKENS = 1_000_000
 
 
 def budget_of(replica: Replica, at: float) -> Budget | None:
-    """The budget that a replica starts with; None where it has neither limits nor a fallback."""
+    """The budget that a replica starts with; None where it has no limits, fallback or price."""
     if replica.limits is not None:
         return start(tuple(_limit(name, amount) for name, amount in replica.limits.items()), at)
-    return Budget() if replica.fallback else None
+    return Budget() if replica.fallback or replica.price else None
 
 
 def prices_of(replica: Replica) -> Map[Model, Price] | None:

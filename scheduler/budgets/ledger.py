@@ -44,8 +44,9 @@ BREAKER_S = 5.0
 BREAKER_S_MAX = 60.0
 COUNTED_DOWN = 0.1
 """How fast the share of `max_tokens` that is counted on arrival falls to what is seen; a 429 sets it to all again."""
+COUNTED_SURELY_LESS = 0.5
 WINDOWS_MAX = 16
-PREDICTED_TOKENS_MIN = 1.0
+PROMPT_COUNTED = (Dimension.TOKENS, Dimension.INPUT)
 
 
 class Limit(Struct, frozen=True, gc=False):
@@ -122,14 +123,16 @@ def start(limits: tuple[Limit, ...], at: float) -> Budget:
 
 
 def opens_at(budget: Budget, need: Need, usd: float, at: float) -> float:
-    """When a turn fits: `at` if it does now. Whether it ever can is another question, see `never_fits`."""
+    """When a turn fits: `at` if it does now, infinity where it never does (see `never_fits`)."""
     opens = max(budget.open_at, at)
     if budget.probing:
         opens = max(opens, at + LATER_S)
     if budget.waits_for_word and budget.in_flight:
         opens = max(opens, at + LATER_S)
     for window in budget.windows:
-        fits = fits_at(aged(window, at), _amount(budget, window, need, usd), at)
+        if window.dimension in PROMPT_COUNTED and need.prompt_least >= window.limit:
+            return math.inf
+        fits = fits_at(window, _amount(budget, window, need, usd), at)
         opens = max(opens, fits)
     return opens
 
@@ -137,10 +140,7 @@ def opens_at(budget: Budget, need: Need, usd: float, at: float) -> float:
 def never_fits(budget: Budget, need: Need) -> Window | None:
     """The window that is too small for the turn's prompt even when full, if there is one."""
     for window in budget.windows:
-        if (
-            window.dimension in (Dimension.TOKENS, Dimension.INPUT)
-            and need.prompt + PREDICTED_TOKENS_MIN > window.limit
-        ):
+        if window.dimension in PROMPT_COUNTED and need.prompt_least >= window.limit:
             return window
     return None
 
@@ -159,7 +159,7 @@ def reserve(budget: Budget, need: Need, usd: float, at: float) -> tuple[Budget, 
     windows, marks = [], []
     for window in budget.windows:
         amount = _amount(budget, window, need, usd)
-        charged, mark = charge(aged(window, at), amount, _unsure(window.dimension, amount, need), at)
+        charged, mark = charge(window, amount, _unsure(window.dimension, amount, need), at)
         windows.append(charged)
         marks.append(mark)
     is_probe = budget.opened > 0 or budget.refusals > 0
@@ -177,7 +177,7 @@ def settle(
         need = reservation.need
         spent = Spent(need.prompt, need.completion, reservation.usd)
     windows = tuple(
-        credit(aged(window, at), mark, _actual(window.dimension, spent), was_taken=was_taken)
+        credit(window, mark, _actual(window.dimension, spent), at, was_taken=was_taken)
         for window, mark in zip(budget.windows, reservation.marks, strict=False)
     )
     windows += budget.windows[len(windows) :]
@@ -332,7 +332,8 @@ def _counted(counted: float, window: Window, seen: Seen, mark: Mark, need: Need)
     before = mark.level + mark.charge + window.shifted - mark.shifted
     prompt = need.on_arrival if window.dimension is Dimension.TOKENS else 0.0
     share = max(0.0, min(1.0, (before - seen.remaining - prompt) / need.max_tokens))
-    return counted + COUNTED_DOWN * (share - counted) if share < counted else counted
+    # A share of more than half may as well be all, and our own account a little low.
+    return counted + COUNTED_DOWN * (share - counted) if share < min(counted, COUNTED_SURELY_LESS) else counted
 
 
 def _guilty(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at: float) -> int | None:
@@ -357,3 +358,8 @@ def refill_s(budget: Budget, need: Need, usd: float) -> float:
         (_amount(budget, window, need, usd) / max(window.rate, 1e-9) for window in budget.windows),
         default=0.0,
     )
+
+
+def needs(budget: Budget, need: Need, usd: float, at: float) -> list[tuple[Window, float]]:
+    """Every window, refilled to `at`, and what such a turn takes of it."""
+    return [(aged(window, at), _amount(budget, window, need, usd)) for window in budget.windows]

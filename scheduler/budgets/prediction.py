@@ -33,6 +33,8 @@ UNKNOWN_TOKENS = 512.0
 """A completion of which nothing is known, where the request names no maximum."""
 TURNS_KNOWN = 20
 """A history of fewer turns is not used if a more general one knows more."""
+SAMPLED = 8
+"""Once a history knows enough, the more general ones learn of so many turns' last one only."""
 TOKENS_A_BYTE = 0.3
 """Until a usage tells: JSON of English has a token each 4 bytes or so."""
 COUNTED_A_BYTE = 0.25
@@ -59,6 +61,8 @@ class History(Struct, frozen=True, gc=False):
     weight: float = 1.0
     """Of the next one."""
     total: float = 0.0
+    top: int = 0
+    """The last bin that has been used."""
     quantile: float = COVERAGE
     ratio: float = TOKENS_A_BYTE
     """Prompt tokens a byte of the request."""
@@ -87,6 +91,8 @@ class Need(Struct, frozen=True, gc=False):
     """Tokens, at the quantile."""
     max_tokens: int | None
     """Most that the request allows."""
+    prompt_least: float
+    """Tokens that the prompt surely has."""
     on_arrival: float
     """Prompt tokens as a provider may count them when the request arrives."""
 
@@ -95,12 +101,15 @@ def predict(histories: Histories, key: HistoryKey, prompt_bytes: int, max_tokens
     """What a turn will take, from the most special history that knows enough."""
     history = _known(histories, key)
     prompt = prompt_bytes * history.ratio * (1 + history.deviation)
+    least = prompt_bytes * history.ratio * max(0.0, 1 - 5 * history.deviation)
     if history.turns:
         completion = max(FLOOR_TOKENS, _at_quantile(history))
     else:
         completion = UNKNOWN_TOKENS if max_tokens is None else float(max_tokens)
     on_arrival = max(prompt, prompt_bytes * COUNTED_A_BYTE)
-    return Need(prompt, completion if max_tokens is None else min(completion, max_tokens), max_tokens, on_arrival)
+    return Need(
+        prompt, completion if max_tokens is None else min(completion, max_tokens), max_tokens, least, on_arrival
+    )
 
 
 def learn(
@@ -108,9 +117,14 @@ def learn(
 ) -> Histories:
     """Takes in what a turn did cost."""
     covered = prompt_tokens + completion_tokens <= need.prompt + need.completion
-    for each in dict.fromkeys((key, (key[0], key[1], ""), (key[0], "", ""))):
-        history = _learned(_get(histories, each), covered, prompt_bytes, prompt_tokens, completion_tokens)
-        histories = _put(histories, each, history)
+    own = _get(histories, key)
+    histories = _put(histories, key, _learned(own, covered, prompt_bytes, prompt_tokens, completion_tokens))
+    if own.turns >= TURNS_KNOWN and own.turns % SAMPLED:
+        return histories
+    for general in ((key[0], key[1], ""), (key[0], "", "")):
+        if general != key:
+            history = _learned(_get(histories, general), covered, prompt_bytes, prompt_tokens, completion_tokens)
+            histories = _put(histories, general, history)
     return histories
 
 
@@ -168,6 +182,7 @@ def _learned(history: History, covered: bool, prompt_bytes: int, prompt_tokens: 
         bins,
         weight,
         total,
+        max(number, history.top),
         max(QUANTILE_MIN, min(QUANTILE_MAX, quantile)),
         ratio,
         deviation,
@@ -180,7 +195,7 @@ def _at_quantile(history: History) -> float:
     above = max(0.0, 1 - history.quantile) * history.total
     passed = 0.0
     bins = history.bins
-    for number in range(BINS - 1, -1, -1):
+    for number in range(history.top, -1, -1):
         weight = bins[number]
         if not weight:
             continue

@@ -30,8 +30,10 @@ WHOLE = 0.98
 """A need above this share of the window waits for this share: nothing waits for the last drop, which may never come."""
 EVIDENCE_MAX = 4.0
 EVIDENCE_KEPT = 0.8
+SURELY = 1.0
 RESET_TOLERANCE_S = 1.5
 """Resets are told in whole seconds, dates too."""
+IMPLIED_TOLERANCE = 0.04
 TRUST_MIN = 0.05
 TRUSTED_AFTER_429 = 0.93
 """Of what was measured."""
@@ -72,6 +74,10 @@ class Window(Struct, frozen=True, gc=False):
     """When it is full again, by the provider's last word, or since something was charged to a fixed one."""
     evidence: float = 0.0
     """Above 0: fixed; below: continuous."""
+    since_told: float = 0.0
+    """Charged since the last reset was told."""
+    implied_s: float = 0.0
+    """The period that the last reset told would mean, were it a token bucket's; 0: not known."""
     told_remaining: float = -1.0
     """The last `remaining` told, to compare with the next; -1: none yet."""
     rolled: int = 0
@@ -142,19 +148,26 @@ def aged(window: Window, at: float) -> Window:
     if not window.is_fixed:
         return replace(window, level=min(window.capacity, window.level + window.rate * passed_s), at=at)
     if window.resets_at is not None and at >= window.resets_at:
-        mark = window.capacity
+        # If it is a token bucket after all, what was charged since its reset was told has put that off.
+        mark = window.capacity - (0.0 if window.evidence >= SURELY else window.since_told)
         return replace(
             window,
             level=mark,
             at=at,
             resets_at=None,
             told_remaining=-1.0,
+            since_told=0.0,
             rolled=window.rolled + 1,
             spent=0.0,
             mark_level=mark,
             marked_at=at,
         )
     return replace(window, at=at)
+
+
+def is_plain(window: Window) -> bool:
+    """Whether it is a token bucket that is believed and nothing to be cautious about: what the fast ways are for."""
+    return window.trust == 1.0 and not window.caution and (window.evidence < 0 or not (window.evidence or window.told))
 
 
 def needed(window: Window, amount: float, at: float) -> float:
@@ -167,7 +180,13 @@ def needed(window: Window, amount: float, at: float) -> float:
 
 
 def fits_at(window: Window, amount: float, at: float) -> float:
-    """When `amount` can be taken of `window`, which is aged to `at`: `at` itself if now."""
+    """When `amount` can be taken of `window`: `at` itself if now."""
+    if is_plain(window):
+        limit = window.limit
+        level = min(limit, window.level + (at - window.at) * limit / window.period_s)
+        deficit = min(amount + MARGIN * limit, WHOLE * limit) - level
+        return at if deficit <= 0 else at + deficit * window.period_s / limit
+    window = aged(window, at)
     deficit = needed(window, amount, at) - window.level
     if deficit <= 0:
         return at
@@ -178,28 +197,49 @@ def fits_at(window: Window, amount: float, at: float) -> float:
 
 
 def charge(window: Window, amount: float, unsure: float, at: float) -> tuple[Window, Mark]:
-    """Takes `amount`, of which `unsure` may be too much, of a window that is aged to `at`."""
+    """Takes `amount`, of which `unsure` may be too much, at `at`."""
+    level = window.level
+    if is_plain(window):
+        level = min(window.limit, level + (at - window.at) * window.limit / window.period_s)
+    else:
+        window = aged(window, at)
+        level = window.level
     resets_at = window.resets_at
     if resets_at is None and window.evidence > 0:
         resets_at = at + window.period_s
-    level = window.level - amount
+    level -= amount
     all_unsure = window.unsure + unsure
-    charged = replace(window, level=level, resets_at=resets_at, spent=window.spent + amount, unsure=all_unsure)
+    charged = replace(
+        window,
+        level=level,
+        at=max(at, window.at),
+        resets_at=resets_at,
+        spent=window.spent + amount,
+        since_told=window.since_told + amount,
+        unsure=all_unsure,
+    )
     is_alone = window.unsure <= 0
     return charged, Mark(amount, level, window.shifted, window.rolled, window.marked_at, unsure, is_alone)
 
 
-def credit(window: Window, mark: Mark, actual: float, *, was_taken: bool = True) -> Window:
-    """Corrects a charge by what the turn did cost; the window is aged. What a reset has forgotten is not given back.
+def credit(window: Window, mark: Mark, actual: float, at: float, *, was_taken: bool = True) -> Window:
+    """Corrects a charge by what the turn did cost, at `at`. What a reset has forgotten is not given back.
 
     `was_taken`: whether the provider had taken the charge, so that it gives back the rest too."""
+    level = window.level
+    if is_plain(window):
+        level = min(window.limit, level + (at - window.at) * window.limit / window.period_s)
+    else:
+        window = aged(window, at)
+        level = window.level
+    at = max(at, window.at)
     back = mark.charge - actual
     unsure = max(0.0, window.unsure - mark.unsure)
     if mark.rolled != window.rolled and back > 0:
-        return replace(window, unsure=unsure)
-    level = min(window.capacity, window.level + back)
+        return replace(window, level=level, at=at, unsure=unsure)
+    level = min(window.limit * window.trust, level + back)
     spent = window.spent - back if was_taken or mark.marked_at == window.marked_at else window.spent
-    return replace(window, level=level, spent=spent, unsure=unsure)
+    return replace(window, level=level, at=at, spent=spent, unsure=unsure)
 
 
 def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
@@ -318,14 +358,13 @@ def _sized(window: Window, seen: Seen, at: float) -> Window:
             vote = 1.0
         elif is_bucket and not (stays and tells_apart):
             vote = -1.0
-        elif not is_bucket and not tells_apart:
-            vote = 0.5
     evidence = (
         max(-EVIDENCE_MAX, min(EVIDENCE_MAX, window.evidence * EVIDENCE_KEPT + vote)) if vote else window.evidence
     )
     if evidence >= 0 and seen.reset_s > period_s:
         period_s = min((p for p in PERIODS_S.values() if p >= seen.reset_s), default=period_s)
-    return replace(window, limit=limit, period_s=period_s, resets_at=resets_at, evidence=evidence)
+    implied_s = _implied_s(limit, seen)
+    return replace(window, limit=limit, period_s=period_s, resets_at=resets_at, evidence=evidence, implied_s=implied_s)
 
 
 def _as_bucket(limit: float, seen: Seen, window: Window) -> tuple[float, bool | None]:
@@ -339,7 +378,19 @@ def _as_bucket(limit: float, seen: Seen, window: Window) -> tuple[float, bool | 
     likely = PERIODS_S.values() if not seen.label else (PERIODS_S[seen.label],)
     for period_s in sorted(likely, key=lambda period_s: period_s != window.period_s):
         expected_s = used * period_s / limit
-        if abs(expected_s - seen.reset_s) <= max(0.03 * expected_s, min(RESET_TOLERANCE_S, 0.5 + 0.1 * expected_s)):
+        if abs(expected_s - seen.reset_s) <= max(0.03 * expected_s, min(RESET_TOLERANCE_S, 0.05 + 0.1 * expected_s)):
             # So short a time would fit several periods: it says nothing.
             return period_s, True if expected_s >= 0.5 else None
+    implied_s, used_before = _implied_s(limit, seen), limit - window.told_remaining
+    used_more = window.told_remaining >= 0 and abs(used - used_before) > 0.1 * max(used, used_before)
+    # Of a fixed window both what is used and the time to its reset would change what the reset means.
+    if window.implied_s and used_more and abs(implied_s - window.implied_s) <= IMPLIED_TOLERANCE * implied_s:
+        return implied_s, True
     return window.period_s, False
+
+
+def _implied_s(limit: float, seen: Seen) -> float:
+    """The period of a token bucket that is full again after the reset told; 0: not known."""
+    if seen.remaining is None or seen.reset_s is None or seen.remaining >= limit:
+        return 0.0
+    return seen.reset_s * limit / (limit - seen.remaining)

@@ -144,6 +144,10 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
         """As Admit."""
         await self.Admit(None, context)
 
+    async def Forecast(self, _request: Any, context: Any) -> Any:  # noqa: N802
+        """Not scripted."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not scripted")
+
     async def Resync(self, _request_iterator: Any, context: Any) -> Any:  # noqa: N802
         """As Admit."""
         await self.Admit(None, context)

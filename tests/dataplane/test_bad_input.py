@@ -244,7 +244,7 @@ async def test_only_its_own_caller_ends_a_run(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("header", "status", "said"),
     [
-        ("x-luftpause-runid: r-1", 400, "x-luftpause-runid: no such header; there are x-luftpause-caller"),
+        ("x-luftpause-runid: r-1", 400, "x-luftpause-runid: no such header; there are x-luftpause-budget-usd"),
         ("content-encoding: gzip", 415, "content-encoding"),
     ],
 )

@@ -1,155 +1,228 @@
-"""Limits on clients that take too much: turns that wait, headers, time to send, answers that they do not read."""
+"""Rate limits through real processes: simulated providers, the scheduler, a dataplane."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
+import contextlib
+import http.client
+import json
+import pathlib
+import time
+import urllib.parse
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from dataplane import app
-from tests.dataplane.conftest import Rig
-from tests.dataplane.raw_client import CHAT, RawClient, request
-from tests.dataplane.scripted_engine import STREAM, Call, chunk, delta, event
-from tests.waiting import wait_until
+from tests.stack import Stack, fetched, free_ports, running_stack, started, wait_healthy
 
-STREAMED = {**CHAT, "stream": True}
+pytestmark = pytest.mark.e2e
 
 
-async def test_a_caller_with_too_many_held_turns_is_told_to_come_again(rig: Rig) -> None:
-    rig.scheduler.holds = True
-    await rig.start(held_max=2)
-    mine, theirs = "x-luftpause-caller: me", "x-luftpause-caller: you"
-    clients = [await rig.client() for _ in range(3)]
-    for client, caller in zip(clients, (mine, mine, theirs), strict=True):
-        await client.send(request(CHAT, caller))
-    await wait_until(lambda: len(rig.scheduler.turns) == 3)
-    response = await rig.ask(request(CHAT, mine))
-    assert (response.status, response.json["error"]["type"]) == (429, "rate_limit_error")
-    assert response.error == "2 turns of this caller wait for admission already"
-    assert int(response.headers["retry-after"]) > 0
-    rig.scheduler.holds = False
-    rig.scheduler.place(rig.scheduler.turns[0])
-    assert (await clients[0].response()).status == 200
-    assert (await rig.ask(request(CHAT, mine))).status == 200
+@dataclass
+class Limited:
+    """A running stack in front of providers."""
+
+    stack: Stack
+    providers: list[str]
+    folder: pathlib.Path
+
+    def ask(self, headers: dict[str, str] | None = None, **body: Any) -> tuple[int, dict[str, str], Any]:
+        """Status, headers and JSON of one chat completion."""
+        asked = {"model": "fake-hosted", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, **body}
+        parts = urllib.parse.urlsplit(self.stack.base_url)
+        with contextlib.closing(http.client.HTTPConnection(parts.netloc, timeout=60)) as connection:
+            connection.request("POST", "/v1/chat/completions", json.dumps(asked), headers or {})
+            answer = connection.getresponse()
+            raw = answer.read()
+        streamed = asked.get("stream")
+        return answer.status, {k.lower(): v for k, v in answer.getheaders()}, raw if streamed else json.loads(raw)
+
+    def get(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        """Status and JSON of one GET of the dataplane."""
+        parts = urllib.parse.urlsplit(self.stack.base_url)
+        with contextlib.closing(http.client.HTTPConnection(parts.netloc, timeout=30)) as connection:
+            connection.request("GET", path, headers=headers or {})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+
+    def stats(self, number: int = 0) -> dict[str, int]:
+        """What a provider has served and refused."""
+        raw = fetched(self.providers[number] + "/fake/stats")
+        assert raw is not None
+        found: dict[str, int] = json.loads(raw)
+        return found
+
+    def fail(self, number: int, status: int, count: int) -> None:
+        """Lets a provider's next answers be failures."""
+        parts = urllib.parse.urlsplit(self.providers[number])
+        with contextlib.closing(http.client.HTTPConnection(parts.netloc, timeout=10)) as connection:
+            connection.request("POST", "/fake/failures", json.dumps({"status": status, "count": count}))
+            assert connection.getresponse().status == 200
+
+    @contextlib.contextmanager
+    def restarted_scheduler(self) -> Iterator[None]:
+        """Kills the scheduler, and runs another one in its place while the block runs."""
+        self.stack.services["scheduler"].kill()
+        grpc_port = self.stack.scheduler_target.rpartition(":")[2]
+        settings = {
+            "LUFTPAUSE_POOL": str(self.folder / "limits.toml"),
+            "LUFTPAUSE_STATE": str(self.folder / "state"),
+            "LUFTPAUSE_SCHEDULER_PORT": grpc_port,
+            "LUFTPAUSE_SCHEDULER_STATUS_PORT": self.stack.status_url.rpartition(":")[2],
+        }
+        with started("scheduler", settings, self.folder / "again.log") as service:
+            wait_healthy(service, (f"{self.stack.status_url}/health",))
+            yield
 
 
-async def test_a_place_among_the_held_is_free_again_however_it_was_left(rig: Rig) -> None:
-    rig.scheduler.holds = True
-    await rig.start(held_max=1)
-    assert rig.app is not None
-    for _ in range(3):
-        client = await rig.client()
-        await client.send(request(CHAT))
-        await wait_until(lambda: rig.app is not None and rig.app._scheduler.held_of("") == 1)
-        client.close()
-        await wait_until(lambda: rig.app is not None and rig.app._scheduler.held_of("") == 0)
-    assert not rig.app._scheduler._held._by_caller
+@contextlib.contextmanager
+def limited(folder: pathlib.Path, *providers: dict[str, str], keys: tuple[str, ...] = ("",)) -> Iterator[Limited]:
+    """Runs `providers` (their settings) behind luftpause; `keys` are further lines of each replica's table."""
+    ports = free_ports(len(providers))
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    pool = folder / "limits.toml"
+    tables = [
+        f'[[replica]]\nname = "p{number}"\nurl = "{url}"\n'
+        f'models = ["{settings.get("model", "fake-hosted")}"]\n{lines}\n'
+        for number, (url, settings, lines) in enumerate(zip(urls, providers, keys, strict=True))
+    ]
+    pool.write_text("".join(tables))
+    with contextlib.ExitStack() as opened:
+        for number, (port, settings) in enumerate(zip(ports, providers, strict=True)):
+            named = {f"LUFTPAUSE_PROVIDER_{name.upper()}": value for name, value in settings.items()}
+            named["LUFTPAUSE_PROVIDER_PORT"] = str(port)
+            provider = opened.enter_context(started("fakes.provider", named, folder / f"p{number}.log"))
+            wait_healthy(provider, (f"http://127.0.0.1:{port}/health",))
+        shared = {"LUFTPAUSE_POOL": str(pool)}
+        yield Limited(opened.enter_context(running_stack(folder, len(urls), shared, tuple(urls))), urls, folder)
 
 
-async def test_more_headers_than_anybody_sends_are_refused(rig: Rig) -> None:
-    await rig.start(headers_max=20)
-    lines = [f"x-{number}: 1" for number in range(18)]
-    assert (await rig.ask(request(CHAT, *lines))).status == 200
-    response = await rig.ask(request(CHAT, *lines, "x-more: 1"))
-    assert (response.status, response.error) == (431, "there are more than 20 headers")
+SMALL = {"window_tokens": "400", "period_s": "4", "window_requests": "100", "token_ms": "1"}
+
+
+@pytest.mark.parametrize("family", ["openai", "groq", "anthropic"])
+def test_turns_beyond_the_window_are_held_and_the_provider_never_refuses(tmp_path: pathlib.Path, family: str) -> None:
+    with limited(tmp_path, {**SMALL, "family": family}, keys=("limits = {}",)) as stack:
+        with ThreadPoolExecutor(12) as clients:
+            answers = list(clients.map(lambda n: stack.ask(stream=n % 2 == 0)[0], range(12)))
+        assert answers == [200] * 12
+        assert stack.stats()["refused"] == 0
+
+
+def test_a_client_that_waits_no_longer_is_told_when_to_come_again(tmp_path: pathlib.Path) -> None:
+    limits = "limits = { tokens_per_minute = 100 }"
+    with limited(tmp_path, {"window_tokens": "100"}, keys=(limits,)) as stack:
+        assert stack.ask()[0] == 200
+        status, headers, body = stack.ask({"x-luftpause-wait-s-max": "2"}, max_tokens=60)
+        assert status == 429, body
+        assert body["error"]["code"] == "not_soon"
+        wait_s = int(headers["retry-after-ms"]) / 1000
+        assert 2 < wait_s < 60
+        assert int(headers["retry-after"]) == pytest.approx(wait_s, abs=1)
+        assert stack.stats()["refused"] == 0
+
+
+def test_a_turn_larger_than_the_window_is_a_clear_400(tmp_path: pathlib.Path) -> None:
+    with limited(tmp_path, {"window_tokens": "200"}, keys=("limits = { tokens_per_minute = 200 }",)) as stack:
+        status, _, body = stack.ask(messages=[{"role": "user", "content": "x" * 4000}])
+        assert (status, body["error"]["code"]) == (400, "never_fits")
+        assert stack.stats() == {"served": 0, "served_tokens": 0, "refused": 0, "refused_tokens": 0}
+
+
+def test_a_deadline_that_cannot_be_met_is_told_at_once(tmp_path: pathlib.Path) -> None:
+    limits = "limits = { tokens_per_minute = 100 }"
+    with limited(tmp_path, {"window_tokens": "100"}, keys=(limits,)) as stack:
+        assert stack.ask()[0] == 200
+        began = time.monotonic()
+        status, _, body = stack.ask({"x-luftpause-deadline": str(int(time.time()) + 3)}, max_tokens=60)
+        assert (status, body["error"]["code"]) == (504, "deadline_cannot_be_met")
+        assert time.monotonic() - began < 2
 
 
 @pytest.mark.parametrize(
-    ("start", "drip"),
-    [
-        (b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n", b"x-%d: 1\r\n"),
-        (b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n", b"%d"),
-        (b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\n%d\r\n"),
-    ],
-    ids=["head", "body", "chunks"],
+    "header", ["x-luftpause-wait-s-max: soon", "x-luftpause-deadline: x", "x-luftpause-budget-usd: -1"]
 )
-async def test_a_client_that_sends_drop_by_drop_gets_no_more_time(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, start: bytes, drip: bytes
-) -> None:
-    monkeypatch.setattr(app, "SWEEP_S", 0.05)
-    await rig.start(header_s=0.5, body_s=0.5)
-    client = await rig.client()
-    await client.send(start)
-
-    async def drop_by_drop() -> None:
-        for number in range(10_000):
-            await client.send(drip % (number % 10))
-            await asyncio.sleep(0.01)
-
-    dripping = asyncio.create_task(drop_by_drop())
-    response = await client.response()
-    dripping.cancel()
-    await asyncio.gather(dripping, return_exceptions=True)
-    assert response.status == 408
+def test_a_limit_that_is_none_is_a_400(tmp_path: pathlib.Path, header: str) -> None:
+    name, _, value = header.partition(": ")
+    with limited(tmp_path, SMALL, keys=("limits = {}",)) as stack:
+        status, _, body = stack.ask({name: value})
+        assert status == 400
+        assert body["error"]["message"].startswith(name)
 
 
-async def not_reading(port: int, window_bytes: int) -> RawClient:
-    """A client whose window closes after about so many bytes, and which reads nothing."""
-    plug = socket.socket()
-    plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window_bytes)
-    plug.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(plug, ("127.0.0.1", port))
-    client = RawClient(*await asyncio.open_connection(sock=plug))
-    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    return client
+@pytest.mark.parametrize("status", [503, 429])
+def test_a_turn_falls_back_before_the_first_byte(tmp_path: pathlib.Path, status: int) -> None:
+    keys = ('fallback = ["p1"]', 'aliases = { "fake-hosted" = "other" }')
+    with limited(tmp_path, SMALL, {**SMALL, "model": "other"}, keys=keys) as stack:
+        stack.fail(0, status, 1)
+        answer, headers, body = stack.ask({"x-luftpause-run-id": "r"})
+        assert answer == 200, body
+        assert headers["x-luftpause-run-id"] == "r"
+        assert stack.stats(1)["served"] + stack.stats(0)["served"] == 1
 
 
-@pytest.mark.parametrize("size", [2_000, 60_000], ids=["a little at a time", "much"])
-async def test_a_client_that_never_reads_is_cut_off_and_frees_its_slot(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    monkeypatch.setattr(app, "SWEEP_S", 0.05)
-    text = chunk(event(delta(content="x" * size)))
+def test_without_a_place_to_fall_back_to_the_first_failure_is_told(tmp_path: pathlib.Path) -> None:
+    keys = ('fallback = ["p1"]', "")
+    with limited(tmp_path, SMALL, SMALL, keys=keys) as stack:
+        stack.fail(0, 503, 1)
+        stack.fail(1, 503, 1)
+        status, _, body = stack.ask()
+        assert status == 503
+        assert body["error"]["message"] == "it is overloaded"
 
-    async def stream_on(call: Call) -> None:
-        await call.send(STREAM)
+
+def test_a_4xx_is_the_clients_own_and_does_not_fall_back(tmp_path: pathlib.Path) -> None:
+    with limited(tmp_path, SMALL, SMALL, keys=('fallback = ["p1"]', 'fallback = ["p0"]')) as stack:
+        status, _, _ = stack.ask(max_tokens=-5)
+        assert status == 400
+        assert stack.stats(0)["served"] + stack.stats(1)["served"] == 0
+
+
+def test_windows_survive_a_restart_of_the_scheduler(tmp_path: pathlib.Path) -> None:
+    settings = {"window_tokens": "400", "period_s": "60", "window_requests": "100", "token_ms": "1"}
+    with limited(tmp_path, settings, keys=("limits = {}",)) as stack:
         while True:
-            await call.send(text)
-            await asyncio.sleep(0.005)
-
-    rig.engine.script = stream_on
-    await rig.start(unread_s=0.5)
-    assert rig.app is not None
-    assert rig.app.address is not None
-    stuck, reader = await not_reading(rig.app.address[1], 2048), await rig.client()
-    for client in (stuck, reader):
-        await client.send(request(STREAMED))
-    await reader.head()
-    await wait_until(lambda: rig.app is not None and rig.app._scheduler.in_flight == 2)
-    async with asyncio.timeout(10):
-        while rig.app._scheduler.in_flight == 2:
-            await reader.chunk()
-        for _ in range(100):  # who reads goes on
-            await reader.chunk()
-    assert rig.app._scheduler.in_flight == 1
-    await rig.reported_any("FAILED")
-    stuck.close()
+            status, _, body = stack.ask({"x-luftpause-wait-s-max": "0.5"})
+            if status != 200:
+                break
+        assert status == 429, body
+        with stack.restarted_scheduler():
+            large = [{"role": "user", "content": "x" * 900}]
+            status, _, body = stack.ask({"x-luftpause-wait-s-max": "4"}, messages=large)
+            assert status == 429, body
+        assert stack.stats()["refused"] == 0
 
 
-async def test_a_client_that_reads_slowly_is_not_cut_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "SWEEP_S", 0.05)
-    text = event(delta(content="x" * 4_000))
+PRICED = "limits = {}\n[replica.price.fake-hosted]\ninput = 10.0\noutput = 1000.0"
+"""US dollars a million tokens: a turn of 50 tokens is some cents."""
 
-    async def flood(call: Call) -> None:
-        await call.send(STREAM, *([chunk(text)] * 400), b"0\r\n\r\n")
 
-    rig.engine.script = flood
-    await rig.start(unread_s=1)
-    assert rig.app is not None
-    assert rig.app.address is not None
-    client = await not_reading(rig.app.address[1], 32_768)
-    await client.send(request(STREAMED))
-    transport: asyncio.ReadTransport = client.writer.transport  # type: ignore[assignment]
-    began_at = asyncio.get_running_loop().time()
-    received = 0
-    async with asyncio.timeout(20):
-        while received < 400 * len(text):
-            transport.resume_reading()
-            part = await client.reader.read(8192)
-            assert part, f"cut off after {received} bytes"
-            received += len(part)
-            transport.pause_reading()
-            if asyncio.get_running_loop().time() - began_at < 3:
-                await asyncio.sleep(0.1)
-    client.close()
+def test_what_a_run_spent_survives_a_restart_of_the_scheduler(tmp_path: pathlib.Path) -> None:
+    run = {"x-luftpause-run-id": "r", "x-luftpause-budget-usd": "0.1"}
+    with limited(tmp_path, {"token_ms": "1"}, keys=(PRICED,)) as stack:
+        answers = [stack.ask(run)[0] for _ in range(12)]
+        spent = answers.count(200)
+        assert 1 <= spent < 12
+        assert answers[-1] == 402
+        with stack.restarted_scheduler():
+            status, _, body = stack.ask(run)
+            assert (status, body["error"]["code"]) == (402, "over_budget")
+            assert stack.ask({"x-luftpause-run-id": "other", "x-luftpause-budget-usd": "0.1"})[0] == 200
+
+
+def test_a_forecast_of_a_run_is_told_to_its_caller(tmp_path: pathlib.Path) -> None:
+    with limited(tmp_path, {"token_ms": "1"}, keys=(PRICED,)) as stack:
+        me = {"x-luftpause-run-id": "r", "x-luftpause-caller": "me"}
+        assert stack.ask(me)[0] == 200
+        assert stack.ask(me)[0] == 200
+        status, body = stack.get("/v1/forecast?run=r&steps=5", {"x-luftpause-caller": "me"})
+        assert status == 200, body
+        assert body["steps"] == 5
+        assert body["tokens"]["p95"] >= body["tokens"]["mean"] > 100
+        assert body["usd"]["mean"] > 0
+        assert stack.get("/v1/forecast?run=r", {"x-luftpause-caller": "you"})[0] == 404
+        assert stack.get("/v1/forecast?run=nobody")[0] == 404
+        for query in ("", "?run=", "?run=r&steps=0", "?run=r&steps=x", "?run=r&step=1"):
+            assert stack.get(f"/v1/forecast{query}")[0] == 400, query

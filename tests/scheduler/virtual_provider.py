@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
 from common.pool import Replica
+from fakes.provider import headers
+from fakes.provider.windows import Bucket, Charge, Quota
 from scheduler.beginning import initial
 from scheduler.budgets.headers import LimitsTold, read
 from scheduler.core import decide
@@ -35,84 +37,38 @@ DATAPLANE = DataplaneId("d")
 
 
 @dataclass
-class Bucket:
-    """One window of a provider."""
-
-    limit: float
-    period_s: float = 60.0
-    fixed: bool = False
-    level: float = field(init=False)
-    at: float = 0.0
-    window: int = 0
-
-    def __post_init__(self) -> None:
-        self.level = self.limit
-
-    def to(self, at: float) -> None:
-        if self.fixed:
-            window = int(at // self.period_s)
-            if window != self.window:
-                self.window, self.level = window, self.limit
-        else:
-            self.level = min(self.limit, self.level + (at - self.at) * self.limit / self.period_s)
-        self.at = at
-
-    def reset_s(self) -> float:
-        if self.fixed:
-            return self.period_s * (self.window + 1) - self.at
-        return (self.limit - self.level) * self.period_s / self.limit
-
-
-@dataclass
 class Provider:
-    """A hosted endpoint; `says` is how many times its true limit it tells."""
+    """A hosted endpoint, which notes when it refused."""
 
     tokens: Bucket
     requests: Bucket
-    family: str = "openai"
     says: float = 1.0
     silent: bool = False
     refused_at: list[float] = field(default_factory=list)
-    served_tokens: float = 0.0
-    estimates: dict[TurnId, tuple[float, int]] = field(default_factory=dict)
+    charges: dict[TurnId, Charge] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.quota = Quota(self.tokens, self.requests, self.says)
+
+    @property
+    def served_tokens(self) -> int:
+        return self.quota.served_tokens
 
     def arrive(self, at: float, turn: TurnId, body_bytes: int, max_tokens: int) -> LimitsTold | None:
         """Takes a request (None), or refuses it with what its 429 tells."""
-        self.tokens.to(at)
-        self.requests.to(at)
-        estimate = body_bytes / 4 + max_tokens
-        if self.tokens.level < estimate or self.requests.level < 1:
-            self.refused_at.append(at)
-            wait_s = (
-                self.tokens.reset_s() if self.tokens.fixed else (estimate - self.tokens.level) / self.tokens.limit * 60
-            )
-            if self.requests.level < 1:
-                wait_s = max(wait_s, self.requests.reset_s() if self.requests.fixed else 2.0)
-            return self.headers(((("retry-after"), f"{max(1, round(wait_s + 0.5))}"),))
-        self.tokens.level -= estimate
-        self.requests.level -= 1
-        self.estimates[turn] = estimate, self.tokens.window
-        return None
+        charge = self.quota.arrive(at, body_bytes, max_tokens)
+        if isinstance(charge, Charge):
+            self.charges[turn] = charge
+            return None
+        self.refused_at.append(at)
+        return self.tell(at, headers.retry_after("seconds", charge, at))
 
     def end(self, at: float, turn: TurnId, tokens: int) -> None:
-        self.tokens.to(at)
-        estimate, window = self.estimates.pop(turn)
-        if not self.tokens.fixed or window == self.tokens.window:
-            self.tokens.level = min(self.tokens.limit, self.tokens.level + estimate - tokens)
-        self.served_tokens += tokens
+        self.quota.end(at, self.charges.pop(turn), tokens)
 
-    def headers(self, more: tuple[tuple[str, str], ...] = ()) -> LimitsTold:
-        if self.silent:
-            return read(more, {})
-        told = list(more)
-        for name, bucket in (("tokens", self.tokens), ("requests", self.requests)):
-            limit, left = bucket.limit * self.says, max(0.0, bucket.level) + bucket.limit * (self.says - 1)
-            told += [
-                (f"x-ratelimit-limit-{name}", f"{limit:.0f}"),
-                (f"x-ratelimit-remaining-{name}", f"{left:.0f}"),
-                (f"x-ratelimit-reset-{name}", f"{bucket.reset_s() / self.says:.3f}s"),
-            ]
-        return read(told, {})
+    def tell(self, at: float, more: dict[str, str] | None = None) -> LimitsTold:
+        told = headers.tell("none" if self.silent else "openai", self.quota, at)
+        return read([*told.items(), *(more or {}).items()], {})
 
 
 @dataclass
@@ -230,7 +186,7 @@ class World:
             self.tell(TurnFailed(self.at, effect.turn_id, 429, refusal))
             self.later(refusal.retry_after_s or 1.0, lambda: self.ask(agent))
             return
-        told = provider.headers()
+        told = provider.tell(self.at)
         prompt, completion = agent.prompt_tokens(), min(agent.max_tokens, agent.completion(self.chance, self.turns))
         turn = self.state.turns[effect.turn_id]
         if turn.reservation is not None:

@@ -1,0 +1,58 @@
+"""What the dataplane asks the pool file about a replica, by its name: one that the file does not know has the defaults.
+
+Must not decide where a turn goes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from email.utils import formatdate
+
+from common.ids import ReplicaName
+from common.pool import Pool
+from dataplane import limits
+from protos import turn_pb2
+
+
+class PoolView:
+    """The replicas of one pool file."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._replicas = pool.by_name()
+        self.has_fallbacks = any(replica.fallback for replica in pool.replicas)
+        self._has_limits = any(replica.limits is not None or replica.fallback for replica in pool.replicas)
+
+    def key(self, replica: str) -> str | None:
+        """Its API key, if it has one. Raises PoolError where that cannot be read."""
+        known = self._replicas.get(ReplicaName(replica))
+        return known.key() if known else None
+
+    def asks_usage(self, replica: str) -> bool:
+        """Whether usage is asked of it for clients that did not ask."""
+        known = self._replicas.get(ReplicaName(replica))
+        return known.usage_in_stream if known else True
+
+    def own_model(self, replica: str, model: str) -> str:
+        """The name by which it knows `model`."""
+        known = self._replicas.get(ReplicaName(replica))
+        return known.aliases.get(model, model) if known and known.aliases else model
+
+    def fallbacks(self, replica: str) -> tuple[str, ...]:
+        """The replicas that get a turn when it fails."""
+        known = self._replicas.get(ReplicaName(replica))
+        return known.fallback or () if known else ()
+
+    def describe_limits(
+        self, turn: turn_pb2.Turn, own: limits.TurnLimits, body_bytes: int, tokens_max: int | None
+    ) -> None:
+        """Writes into `turn` what it asks for, where there are limits that it could come to."""
+        if self._has_limits or own is not limits.NO_LIMITS:
+            limits.describe(turn, own, prompt_bytes=body_bytes, max_tokens=tokens_max, unix_s=time.time())
+
+    def told_limits(self, replica: str, lines: Iterable[bytes]) -> list[turn_pb2.LimitHeader]:
+        """The headers among `lines` that tell of its rate limits, if any are kept."""
+        known = self._replicas.get(ReplicaName(replica)) if self._has_limits else None
+        if known is None or known.limits is None:
+            return []
+        return limits.told(lines, known.limit_headers or {}, formatdate(usegmt=True))

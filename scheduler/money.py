@@ -1,0 +1,129 @@
+"""What a turn is likely to take, in tokens and money, and what its run may spend. Pure; works on a draft.
+
+Money is reserved when a turn arrives, given back when it leaves, and settled once by what it did cost; see
+`budgets.spend`. Read next: `limited`.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from common.ids import Caller, Model, ReplicaName, RunId
+from scheduler.budgets import prediction
+from scheduler.budgets import spend as spending
+from scheduler.budgets.forecast import Forecast, forecast
+from scheduler.budgets.ledger import FREE, Price
+from scheduler.budgets.prediction import HistoryKey, Need
+from scheduler.budgets.spend import Spend
+from scheduler.effects import RecordSpend
+from scheduler.events import Request
+from scheduler.pools import pool_members
+from scheduler.state import Draft, Replica, State, Turn
+
+
+def with_usd(draft: Draft, turn: Turn) -> Turn:
+    """A turn that is not refused, with its likely price reserved if its run has a budget of money."""
+    spend = spend_of(draft, turn)
+    if spend is None or turn.run_id is None:
+        return turn
+    usd = _likely_usd(draft, turn)
+    spends = spending.reserve(draft.spends, turn.run_id, spend, usd)
+    assert spends is not None, "it was asked whether the run can afford the turn"
+    draft.spends = spends
+    return replace(turn, reserved_usd=usd)
+
+
+def take_usd(draft: Draft, turn: Turn) -> Turn:
+    """A turn that is in flight already, with its likely price reserved whether its run can afford it or not."""
+    spend = spend_of(draft, turn)
+    if spend is None or turn.run_id is None or spending.is_settled(draft.spends, turn.request.turn_id):
+        return turn
+    usd = _likely_usd(draft, turn)
+    draft.spends = spending.take(draft.spends, turn.run_id, spend, usd)
+    return replace(turn, reserved_usd=usd)
+
+
+def release_usd(draft: Draft, turn: Turn) -> None:
+    """Gives back what a turn that leaves had reserved of its run's money."""
+    assert turn.run_id is not None
+    assert turn.reserved_usd is not None
+    draft.spends = spending.release(draft.spends, turn.run_id, turn.reserved_usd)
+
+
+def forecast_of(state: State, run_id: RunId, caller: Caller, steps: int, now: float) -> Forecast | None:
+    """What the next `steps` of a run take; None where nothing is known of it, or it is another caller's."""
+    run = state.runs.get(run_id)
+    if run is None or run.caller != caller or run.context is None or state.histories is None:
+        return None
+    context = run.context
+    home = state.replicas.get(run.home) if run.home is not None else None
+    prices = home.prices if home is not None else None
+    price = FREE if prices is None else prices.get(Model(context.model), FREE)
+    key = (context.model, caller, "")
+    return forecast(
+        state.histories, key, context, steps, budget=home.budget if home is not None else None, price=price, now=now
+    )
+
+
+def settle_usd(draft: Draft, turn: Turn, usd: float) -> None:
+    """Adds what a turn did cost to what its run has spent, once."""
+    turn_id, run_id = turn.request.turn_id, turn.run_id
+    if turn.reserved_usd is None or run_id is None or spending.is_settled(draft.spends, turn_id):
+        return
+    draft.spends = spending.settle(draft.spends, run_id, turn_id, usd)
+    spend = draft.spends.runs[run_id]
+    draft.effects.append(RecordSpend(turn_id, run_id, spend.limit, spend.settled))
+
+
+def can_afford(draft: Draft, turn: Turn) -> bool:
+    """Whether its run's money covers the turn's likely price."""
+    spend = spend_of(draft, turn)
+    if spend is None or turn.run_id is None:
+        return True
+    return spending.reserve(draft.spends, turn.run_id, spend, _likely_usd(draft, turn)) is not None
+
+
+def spend_of(draft: Draft, turn: Turn) -> Spend | None:
+    """The money of the turn's run; None where it has no budget."""
+    limit = turn.request.budget_usd
+    if turn.run_id is None or (limit is None and not draft.spends.runs):
+        return None
+    return spending.limited(draft.spends, turn.run_id, limit)
+
+
+def _likely_usd(draft: Draft, turn: Turn) -> float:
+    """The turn's likely price where it is dearest."""
+    need = need_of(draft, turn)
+    members = members_for(draft, turn)
+    return max((usd_of(draft.replicas[name], turn.request, need) for name in members), default=0.0)
+
+
+def members_for(draft: Draft, turn: Turn) -> tuple[ReplicaName, ...]:
+    """The replicas that the turn may go to, in order where it falls back."""
+    members = pool_members(draft, turn)
+    fallbacks = turn.request.fallbacks
+    return tuple(name for name in fallbacks if name in members) if fallbacks else members
+
+
+def history_key(request: Request) -> HistoryKey:
+    """Which history the turn belongs to."""
+    return request.model, request.caller, ""
+
+
+def need_of(draft: Draft, turn: Turn) -> Need:
+    """What the turn is predicted to take, by what was known when it arrived."""
+    if turn.need is not None:
+        return turn.need
+    assert draft.histories is not None
+    request = turn.request
+    return prediction.predict(draft.histories, history_key(request), request.prompt_bytes, request.max_tokens)
+
+
+def price_for(replica: Replica, request: Request) -> Price:
+    """The price of the turn's model at `replica`."""
+    return replica.prices.get(request.model, FREE) if replica.prices is not None else FREE
+
+
+def usd_of(replica: Replica, request: Request, need: Need) -> float:
+    """US dollars that a turn is likely to cost at `replica`."""
+    return price_for(replica, request).of(need.prompt, need.completion) if replica.prices is not None else 0.0

@@ -1,0 +1,128 @@
+"""The bars of predictive budgets in virtual time: the scheduler's real core, providers that count as real ones."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from common.ids import ReplicaName
+from common.pool import Replica
+from fakes.provider.windows import Bucket
+from scheduler.budgets.prediction import Histories, learn, predict
+from tests.scheduler.virtual_provider import Agent, Provider, World
+
+LEARNED = (Replica(ReplicaName("a"), "http://a", models=("m",), limits={}),)
+
+
+def lognormal(chance: random.Random, _: int) -> int:
+    return max(1, round(chance.lognormvariate(4.2, 0.4)))
+
+
+def agents(count: int = 20, steps: int = 12) -> list[Agent]:
+    return [Agent(f"r{number}", steps, 150, 1000, lognormal) for number in range(count)]
+
+
+def fluid_s(world: World) -> float:
+    """The least time in which what was served can be: less the initial burst, at the rate of the refill."""
+    tokens = sum(provider.served_tokens for provider in world.providers.values())
+    limit = sum(provider.tokens.limit for provider in world.providers.values())
+    return (tokens - limit) / limit * 60
+
+
+def refusals(world: World) -> int:
+    return sum(len(provider.refused_at) for provider in world.providers.values())
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_twenty_agents_share_a_small_window_without_a_429_in_the_fluid_time(seed: int) -> None:
+    world = World({"a": Provider(Bucket(6000), Bucket(30))}, agents(), seed)
+    world.run()
+    assert refusals(world) == 0
+    assert all(agent.done == 12 for agent in world.agents)
+    assert world.wall_s <= 1.03 * fluid_s(world)
+
+
+def test_limits_are_learned_from_answers_alone() -> None:
+    world = World({"a": Provider(Bucket(6000), Bucket(30))}, agents(), 4, pool=LEARNED)
+    world.run()
+    assert refusals(world) == 0
+    assert world.wall_s <= 1.03 * fluid_s(world)
+
+
+def test_configured_limits_suffice_where_no_header_comes() -> None:
+    world = World({"a": Provider(Bucket(6000), Bucket(30), silent=True)}, agents(), 5)
+    world.run()
+    assert refusals(world) == 0
+    assert world.wall_s <= 1.03 * fluid_s(world)
+
+
+def test_fixed_windows_learned_from_answers_give_no_429() -> None:
+    fixed = Provider(Bucket(6000, fixed=True), Bucket(30, fixed=True))
+    world = World({"a": fixed}, agents(), 3, pool=LEARNED)
+    world.run()
+    assert refusals(world) == 0
+    assert world.wall_s <= 1.2 * fluid_s(world)
+
+
+def test_two_replicas_with_different_windows_give_nearly_their_sum() -> None:
+    providers = {"a": Provider(Bucket(6000), Bucket(30)), "b": Provider(Bucket(3000), Bucket(40))}
+    world = World(providers, agents(), 6)
+    world.run()
+    assert refusals(world) == 0
+    assert fluid_s(world) / world.wall_s >= 0.95
+
+
+def test_a_provider_that_lies_refuses_at_most_twice_an_hour_after_the_first_time() -> None:
+    """Turns in flight when it refused for the first time, which nobody could know, count as that first time."""
+    world = World({"a": Provider(Bucket(4000), Bucket(30), says=1.5)}, agents(8, steps=600), 7, pool=LEARNED)
+    world.run(until=2 * 3600)
+    refused_at = world.providers["a"].refused_at
+    after = [at for at in refused_at if at > refused_at[0] + 1]
+    assert refused_at
+    for start in (0, 3600):
+        assert sum(start <= at < start + 3600 for at in after) <= 2
+    assert world.providers["a"].served_tokens > 0.8 * 4000 * 120
+
+
+def phases(chance: random.Random, number: int) -> int:
+    median = (60, 240, 30, 500)[number // 2500 % 4]
+    return max(1, round(median * chance.lognormvariate(0, 0.5)))
+
+
+@pytest.mark.parametrize("outputs", [lognormal, phases])
+def test_the_quantile_covers_what_it_should(outputs: object) -> None:
+    assert callable(outputs)
+    chance = random.Random(8)
+    histories, covered, turns = Histories(), 0, 10_000
+    key = ("m", "c", "")
+    for number in range(turns):
+        prompt = chance.randrange(100, 2000)
+        size = round(prompt * 4 * chance.uniform(0.97, 1.03)) + 200
+        completion = outputs(chance, number)
+        need = predict(histories, key, size, None)
+        covered += prompt + completion <= need.prompt + need.completion
+        histories = learn(histories, key, need, prompt_bytes=size, prompt_tokens=prompt, completion_tokens=completion)
+    assert 0.93 <= covered / turns <= 0.985
+
+
+def test_phases_make_no_livelock() -> None:
+    world = World(
+        {"a": Provider(Bucket(6000), Bucket(60))},
+        [
+            Agent(f"r{n}", 20, 100, 800, lambda c, i: max(1, round((20, 150)[i // 40 % 2] * c.lognormvariate(0, 0.4))))
+            for n in range(8)
+        ],
+        9,
+        checked=True,
+    )
+    world.run()
+    assert all(agent.done == 20 for agent in world.agents)
+
+
+def test_a_turn_of_nearly_the_whole_window_is_not_starved_by_small_ones() -> None:
+    large = Agent("large", 3, 5500, 5500, lambda *_: 50, max_tokens=100)
+    world = World({"a": Provider(Bucket(6000), Bucket(60))}, [*agents(5, 20), large], 10)
+    world.run()
+    assert large.done == 3
+    assert refusals(world) == 0

@@ -1,0 +1,254 @@
+"""Windows, reservations, cooldown and breaker: every way a budget can be fooled, and is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.budgets import ledger
+from scheduler.budgets.headers import Dimension, LimitsTold, Seen
+from scheduler.budgets.ledger import Budget, Limit, Reservation, Spent
+from scheduler.budgets.prediction import (
+    BINS,
+    COVERAGE,
+    GENERATION,
+    Histories,
+    Need,
+    learn,
+    mean_and_deviation,
+    predict,
+)
+
+TOKENS = Limit(Dimension.TOKENS, "minute", 6000, 60)
+RPM_1 = Limit(Dimension.REQUESTS, "minute", 1, 60)
+
+
+def need(prompt: float, completion: float = 0.0, max_tokens: int | None = None) -> Need:
+    return Need(prompt, completion, max_tokens, prompt, prompt)
+
+
+def fits(budget: Budget, asked: Need, at: float = 0.0) -> bool:
+    return ledger.opens_at(budget, asked, 0.0, at) <= at
+
+
+def taken(budget: Budget, asked: Need, at: float = 0.0) -> tuple[Budget, Reservation]:
+    return ledger.reserve(budget, asked, 0.0, at)
+
+
+def told(*, limit: float = 6000, remaining: float, reset_s: float) -> LimitsTold:
+    return LimitsTold((Seen(Dimension.TOKENS, "", limit, remaining, reset_s),))
+
+
+def test_two_calls_of_one_agent_do_not_both_get_the_same_tokens() -> None:
+    budget, _ = taken(ledger.start((TOKENS,), 0.0), need(3500))
+    assert not fits(budget, need(3500))
+    assert fits(budget, need(2400))
+
+
+def test_one_request_a_minute_is_granted_once() -> None:
+    budget, first = taken(ledger.start((RPM_1,), 0.0), need(10))
+    assert not fits(budget, need(10))
+    budget = ledger.settle(budget, first, Spent(10, 5), 1.0)
+    assert not fits(budget, need(10), 1.0)
+    assert fits(budget, need(10), 60.0)
+
+
+def test_a_hold_lasts_as_long_as_the_refill_takes() -> None:
+    budget, _ = taken(ledger.start((TOKENS,), 0.0), need(6000))
+    opens = ledger.opens_at(budget, need(1000), 0.0, 0.0)
+    assert opens == pytest.approx(10.0, abs=0.5)
+    assert fits(budget, need(1000), opens + 0.01)
+
+
+def test_what_was_reserved_too_much_comes_back_at_the_end() -> None:
+    budget, turn = taken(ledger.start((TOKENS,), 0.0), need(1000, 100, 4000))
+    assert not fits(budget, need(2000))
+    budget = ledger.settle(budget, turn, Spent(1000, 50), 0.0)
+    assert fits(budget, need(4900))
+
+
+def test_a_turn_of_unknown_usage_costs_what_was_predicted() -> None:
+    budget, turn = taken(ledger.start((TOKENS,), 0.0), need(1000, 100, 4000))
+    budget = ledger.settle(budget, turn, None, 0.0)
+    assert budget.in_flight == 0
+    assert budget.windows[0].level == pytest.approx(4900)
+
+
+def test_a_dimension_that_was_never_seen_blocks_nothing() -> None:
+    budget = ledger.start((), 0.0)
+    budget = ledger.told(budget, None, LimitsTold((Seen(Dimension.REQUESTS, "", 100, 99, 0.6),)), 0.0)
+    assert fits(budget, need(10_000_000))
+
+
+def test_until_its_limits_are_told_a_replica_gets_one_turn_at_a_time() -> None:
+    budget, first = taken(ledger.start((), 0.0), need(100))
+    assert not fits(budget, need(100))
+    budget = ledger.told(budget, first, told(remaining=5800, reset_s=2.0), 1.0)
+    assert fits(budget, need(100), 1.0)
+
+
+def test_a_turn_near_the_whole_window_waits_and_goes() -> None:
+    budget, _ = taken(ledger.start((TOKENS,), 0.0), need(3000))
+    large = need(5900, 90)
+    assert ledger.never_fits(budget, large) is None
+    opens = ledger.opens_at(budget, large, 0.0, 0.0)
+    assert opens <= 30.1
+    assert fits(budget, large, opens + 0.01)
+
+
+def test_a_turn_larger_than_the_window_never_fits() -> None:
+    assert ledger.never_fits(ledger.start((TOKENS,), 0.0), need(6001)) is not None
+
+
+def test_a_continuous_window_is_told_from_a_fixed_one() -> None:
+    continuous = fixed = ledger.start((TOKENS,), 0.0)
+    for step in range(1, 6):
+        at = 5.0 * step
+        left = 6000 - 700 * step
+        continuous = ledger.told(continuous, None, told(remaining=left, reset_s=(6000 - left) / 100), at)
+        fixed = ledger.told(fixed, None, told(remaining=left, reset_s=60 - at), at)
+    assert not continuous.windows[0].is_fixed
+    assert fixed.windows[0].is_fixed
+    assert ledger.opens_at(fixed, need(3000), 0.0, 25.0) == pytest.approx(60.0)
+    assert ledger.opens_at(continuous, need(3000), 0.0, 25.0) == pytest.approx(25.0 + 5.3, abs=0.1)
+
+
+def test_a_limit_by_the_day_is_recognised_by_its_reset() -> None:
+    seen = Seen(Dimension.REQUESTS, "", 14400, 14370, 179.56)
+    budget = ledger.told(ledger.start((), 0.0), None, LimitsTold((seen,)), 0.0)
+    assert budget.windows[0].period_s == 86400
+
+
+def test_a_bucket_of_an_unusual_period_is_recognised() -> None:
+    budget = ledger.start((), 0.0)
+    for at, left in ((0.0, 5500), (0.1, 4000), (0.2, 2500), (0.3, 1000)):
+        budget = ledger.told(budget, None, told(remaining=left, reset_s=(6000 - left) * 3 / 6000), at)
+    assert not budget.windows[0].is_fixed
+    assert budget.windows[0].period_s == pytest.approx(3, rel=0.05)
+
+
+def test_headers_that_lag_take_nothing_twice() -> None:
+    """Three turns are placed before the first one's answer tells what was left after it alone."""
+    budget = ledger.start((TOKENS,), 0.0)
+    turns = []
+    for _ in range(3):
+        budget, turn = taken(budget, need(1000))
+        turns.append(turn)
+    level = budget.windows[0].level
+    budget = ledger.told(budget, turns[0], told(remaining=5000, reset_s=10), 0.5)
+    assert budget.windows[0].level == pytest.approx(level + 50)
+
+
+def test_what_others_use_of_the_window_is_seen() -> None:
+    budget, turn = taken(ledger.start((TOKENS,), 0.0), need(1000))
+    budget = ledger.told(budget, turn, told(remaining=1000, reset_s=50), 0.0)
+    assert not fits(budget, need(1500))
+
+
+def test_a_429_closes_for_as_long_as_it_says_and_then_lets_one_through() -> None:
+    budget, turn = taken(ledger.start((TOKENS,), 0.0), need(100))
+    budget = ledger.settle(budget, turn, Spent(0, 0), 0.0, was_taken=False)
+    budget = ledger.refused_429(budget, turn, LimitsTold((), 7.0), 0.0)
+    assert ledger.opens_at(budget, need(100), 0.0, 0.0) >= 7.0
+    later = 40.0
+    assert fits(budget, need(100), later)
+    budget, probe = taken(budget, need(100), later)
+    assert not fits(budget, need(100), later), "a second one, before the probe has told how it is"
+    budget = ledger.well(ledger.settle(budget, probe, Spent(100, 0), later), probe)
+    assert fits(budget, need(100), later)
+
+
+def test_a_429_makes_cautious_and_caution_decays() -> None:
+    budget, turn = taken(ledger.start((TOKENS,), 0.0), need(100))
+    budget = ledger.refused_429(ledger.settle(budget, turn, Spent(0, 0), 0.0), turn, LimitsTold((), 1.0), 0.0)
+    soon = ledger.opens_at(budget, need(3000), 0.0, 0.0)
+    assert soon > 33
+    assert budget.windows[0].caution > 0.2
+    calm = ledger.opens_at(ledger.start((TOKENS,), 0.0), need(3000), 0.0, 0.0)
+    assert calm == 0.0
+
+
+def test_a_window_that_nobody_told_of_is_learned_from_429s() -> None:
+    budget = Budget()
+    budget = ledger.refused_429(budget, None, LimitsTold(), 0.0)
+    assert ledger.opens_at(budget, need(1), 0.0, 0.0) == ledger.COOLDOWN_S
+    budget = ledger.refused_429(budget, None, LimitsTold(), 1.0)
+    assert ledger.opens_at(budget, need(1), 0.0, 1.0) == 1.0 + 2 * ledger.COOLDOWN_S
+
+
+def test_the_breaker_lets_exactly_one_probe_through_when_half_open() -> None:
+    budget = Budget()
+    for at in range(ledger.BREAKER_FAILURES):
+        budget, turn = taken(budget, need(1), float(at))
+        budget = ledger.failed(ledger.settle(budget, turn, None, float(at)), turn, float(at))
+    assert not fits(budget, need(1), 2.0)
+    half_open = 2.0 + ledger.BREAKER_S
+    assert fits(budget, need(1), half_open)
+    budget, probe = taken(budget, need(1), half_open)
+    assert not fits(budget, need(1), half_open)
+    failed = ledger.failed(ledger.settle(budget, probe, None, half_open), probe, half_open)
+    assert ledger.opens_at(failed, need(1), 0.0, half_open) == half_open + 2 * ledger.BREAKER_S
+    well = ledger.well(ledger.settle(budget, probe, Spent(1, 1), half_open), probe)
+    assert fits(well, need(1), half_open)
+
+
+def test_a_turn_that_was_sent_before_the_breaker_opened_does_not_close_it() -> None:
+    budget, old = taken(Budget(), need(1))
+    for _ in range(ledger.BREAKER_FAILURES):
+        budget, turn = taken(budget, need(1))
+        budget = ledger.failed(ledger.settle(budget, turn, None, 0.0), turn, 0.0)
+    budget = ledger.well(ledger.settle(budget, old, Spent(1, 1), 1.0), old)
+    assert not fits(budget, need(1), 1.0)
+
+
+def test_after_a_restart_own_windows_hold_at_most_what_came_in_since() -> None:
+    budget = ledger.emptied(ledger.start((TOKENS,), 0.0), 5.0, 0.0)
+    assert budget.windows[0].level == pytest.approx(500)
+
+
+def test_after_a_restart_told_windows_are_aged() -> None:
+    budget = ledger.told_before(ledger.start((TOKENS,), 100.0), told(remaining=1000, reset_s=50), 10.0, 100.0)
+    assert budget.windows[0].level == pytest.approx(2000)
+
+
+def test_equal_costs_leave_a_margin() -> None:
+    histories = Histories()
+    key = ("m", "c", "")
+    for _ in range(300):
+        asked = predict(histories, key, 4000, None)
+        histories = learn(histories, key, asked, prompt_bytes=4000, prompt_tokens=1000, completion_tokens=100)
+    asked = predict(histories, key, 4000, None)
+    assert asked.prompt > 1000
+    assert asked.completion >= 80
+    assert asked.prompt + asked.completion >= 1100
+
+
+def test_histories_are_bounded() -> None:
+    histories = Histories()
+    for number in range(3 * GENERATION):
+        key = ("m", f"caller-{number}", "")
+        asked = predict(histories, key, 100, None)
+        histories = learn(histories, key, asked, prompt_bytes=100, prompt_tokens=25, completion_tokens=number)
+    assert len(histories.young) + len(histories.old) <= 2 * GENERATION
+    assert all(len(history.bins) == BINS for history in histories.young.values())
+
+
+def test_a_new_caller_is_predicted_by_what_the_model_does() -> None:
+    histories = Histories()
+    for _ in range(50):
+        key = ("m", "old", "")
+        asked = predict(histories, key, 100, None)
+        histories = learn(histories, key, asked, prompt_bytes=100, prompt_tokens=25, completion_tokens=40)
+    assert predict(histories, ("m", "new", ""), 100, None).completion < 60
+    mean, deviation = mean_and_deviation(histories, ("m", "new", ""))
+    assert mean == pytest.approx(40, rel=0.2)
+    assert deviation < 10
+
+
+def test_prompt_tokens_follow_from_bytes_once_usage_was_seen() -> None:
+    histories = Histories()
+    key = ("m", "c", "")
+    for size in range(1000, 5000, 100):
+        asked = predict(histories, key, size, 100)
+        histories = learn(histories, key, asked, prompt_bytes=size, prompt_tokens=size // 5, completion_tokens=10)
+    assert predict(histories, key, 10_000, 100).prompt == pytest.approx(2000, rel=0.05)
+    assert 0.5 < COVERAGE < 1

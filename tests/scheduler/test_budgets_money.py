@@ -1,0 +1,184 @@
+"""Money and deadlines of runs, forecasts, and what a restart must not forget."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from immutables import Map
+
+from common.ids import Caller, Model, RunId, TurnId
+from scheduler.beginning import initial
+from scheduler.budgets import spend
+from scheduler.budgets.forecast import STEPS_MAX, Context, forecast, grown
+from scheduler.budgets.headers import Dimension
+from scheduler.budgets.ledger import Limit, Price, start
+from scheduler.budgets.prediction import Histories, learn, predict
+from scheduler.budgets.spend import Spend, Spends
+from scheduler.core import decide
+from scheduler.effects import Effect, PlaceTurn, Reason, RecordSpend, RefuseTurn
+from scheduler.events import DataplaneResynced, KnownTurn, Request, RunClass, Ticked, TurnArrived, TurnEnded, TurnFailed
+from scheduler.money import forecast_of
+from scheduler.spend_ledger import SpendLedger
+from tests.scheduler.story import DATAPLANE, Story, replica
+
+RUN = RunId("r")
+PRICE = {"m": {"input": 1.0, "output": 10.0}}
+"""US dollars a million tokens."""
+
+
+def request(turn: str, **options: object) -> Request:
+    values: dict[str, object] = {"prompt_bytes": 4000, "max_tokens": 1000, **options}
+    return Request(TurnId(turn), RUN, RunId(""), Caller(""), RunClass.BATCH, Model("m"), **values)  # type: ignore[arg-type]
+
+
+def arrive(story: Story, turn: str, **options: object) -> tuple[Effect, ...]:
+    return story.tell(TurnArrived(story.at, DATAPLANE, request(turn, **options)))
+
+
+def end(story: Story, turn: str, prompt: int = 1000, completion: int = 100) -> tuple[Effect, ...]:
+    return story.tell(TurnEnded(story.at, TurnId(turn), True, (), prompt, completion, 0))
+
+
+def reasons(effects: tuple[Effect, ...]) -> list[Reason]:
+    return [effect.reason for effect in effects if isinstance(effect, RefuseTurn)]
+
+
+def placed(effects: tuple[Effect, ...]) -> bool:
+    return any(isinstance(effect, PlaceTurn) for effect in effects)
+
+
+def test_a_run_spends_its_budget_and_no_more() -> None:
+    story = Story(replica("a", price=PRICE))
+    assert placed(arrive(story, "t1", budget_usd=0.02))
+    recorded = end(story, "t1")
+    assert [e.settled_usd for e in recorded if isinstance(e, RecordSpend)] == [pytest.approx(0.002)]
+    turns = 1
+    while placed(arrive(story, f"t{turns + 1}", budget_usd=0.02)):
+        turns += 1
+        end(story, f"t{turns}")
+    assert 5 <= turns <= 10
+    assert story.state.spends.runs[RUN].settled <= 0.02
+
+
+def test_two_turns_of_a_run_do_not_both_get_the_last_money() -> None:
+    story = Story(replica("a", price=PRICE))
+    assert placed(arrive(story, "t1", budget_usd=0.015))
+    assert reasons(arrive(story, "t2", budget_usd=0.015)) == [Reason.OVER_BUDGET]
+
+
+def test_what_a_turn_reserved_comes_back_however_it_leaves() -> None:
+    story = Story(replica("a", price=PRICE, limits={"requests_per_minute": 1}))
+    arrive(story, "t1", budget_usd=1)
+    arrive(story, "t2", budget_usd=1, wait_s_max=100.0)
+    assert story.state.spends.runs[RUN].reserved > 0.02
+    story.tell(TurnFailed(story.at, TurnId("t1"), 0))
+    story.tick(200)
+    assert story.state.spends.runs[RUN].reserved == pytest.approx(0)
+    assert story.state.spends.runs[RUN].settled == 0
+
+
+def test_a_turn_that_broke_off_costs_what_it_was_likely_to() -> None:
+    story = Story(replica("a", price=PRICE))
+    arrive(story, "t1", budget_usd=1)
+    story.tell(TurnFailed(story.at, TurnId("t1")))
+    assert story.state.spends.runs[RUN].settled > 0.005
+
+
+def test_a_turn_told_again_after_a_restart_is_counted_once() -> None:
+    story = Story(replica("a", price=PRICE))
+    arrive(story, "t1", budget_usd=1)
+    end(story, "t1")
+    settled = story.state.spends.runs[RUN].settled
+    again = KnownTurn(request("t1", budget_usd=1.0), story.state.runs[RUN].home or "", 2000, 1.0)  # type: ignore[arg-type]
+    story.tell(DataplaneResynced(story.at, DATAPLANE, (), (again,)))
+    end(story, "t1")
+    assert story.state.spends.runs[RUN].settled == settled
+
+
+def test_a_turn_that_ended_during_the_outage_is_counted() -> None:
+    state = initial((replica("a", price=PRICE),), 0.0, 1000, Spends(Map({RUN: Spend(1.0, 0.5)})))
+    again = KnownTurn(request("t1", budget_usd=1.0), "a", 2000, 1.0)  # type: ignore[arg-type]
+    state, _ = decide(state, DataplaneResynced(0.5, DATAPLANE, (), (again,)))
+    state, effects = decide(state, TurnEnded(0.6, TurnId("t1"), True, (), 1000, 100, 0))
+    assert state.spends.runs[RUN].settled == pytest.approx(0.502)
+    assert any(isinstance(effect, RecordSpend) for effect in effects)
+
+
+def test_spend_survives_a_restart_and_never_goes_back(tmp_path: pathlib.Path) -> None:
+    ledger = SpendLedger(tmp_path / "state")
+    ledger.write([RecordSpend(TurnId("t1"), RUN, 2.0, 0.75)])
+    ledger.write([RecordSpend(TurnId("t0"), RUN, 3.0, 0.5)])
+    ledger.close()
+    again = SpendLedger(tmp_path / "state")
+    spends = again.load()
+    again.close()
+    assert spends.runs[RUN] == Spend(3.0, 0.75)
+    assert spend.is_settled(spends, TurnId("t1"))
+    assert not spend.is_settled(spends, TurnId("t2"))
+
+
+def test_settled_turns_are_remembered_within_bounds() -> None:
+    spends = spend.take(Spends(), RUN, Spend(1e9), 0.0)
+    for number in range(3 * spend.SETTLED_REMEMBERED):
+        spends = spend.settle(spends, RUN, TurnId(f"t{number}"), 0.0)
+    assert len(spends.young) + len(spends.old) <= 2 * spend.SETTLED_REMEMBERED
+    assert spend.is_settled(spends, TurnId(f"t{3 * spend.SETTLED_REMEMBERED - 1}"))
+
+
+def test_a_held_turn_is_refused_when_its_deadline_has_come() -> None:
+    story = Story(replica("a", max_in_flight=1))
+    arrive(story, "t1")
+    assert not arrive(story, "t2", deadline_s=30.0)
+    assert reasons(story.tick(29)) == []
+    assert reasons(story.tick(2)) == [Reason.DEADLINE]
+
+
+def test_a_turn_that_fits_elsewhere_goes_there_though_its_run_is_paused_at_home() -> None:
+    story = Story(replica("a", limits={"tokens_per_minute": 3000}), replica("b", limits={"tokens_per_minute": 9000}))
+    for number in range(4):
+        assert placed(arrive(story, f"t{number}"))
+        end(story, f"t{number}")
+
+
+def test_a_forecast_grows_with_the_context_and_its_spread_with_the_root() -> None:
+    histories, key = Histories(), ("m", "", "")
+    for size in range(20, 220):
+        need = predict(histories, key, 4000, None)
+        histories = learn(histories, key, need, prompt_bytes=4000, prompt_tokens=1000, completion_tokens=size)
+    context = grown(grown(None, "m", 1000, 100), "m", 1200, 100)
+    budget = start((Limit(Dimension.TOKENS, "minute", 6000, 60),), 0.0)
+    found = {
+        steps: forecast(histories, key, context, steps, budget=budget, price=Price(1e-6, 1e-5), now=0.0)
+        for steps in (1, 4, 100, STEPS_MAX)
+    }
+    assert found[1].tokens.mean == pytest.approx(1200 + context.growth + 110, rel=0.2)
+    assert found[4].tokens.mean > 4 * found[1].tokens.mean
+    assert found[4].tokens.p95 > found[4].tokens.mean
+    assert found[100].wait_s.mean > found[4].wait_s.mean >= 0
+    assert found[100].usd.mean > 0
+    calm = Context("m", 1000, 0, 0)
+    ones = forecast(histories, key, calm, 1, budget=None, price=Price(), now=0.0)
+    hundred = forecast(histories, key, calm, 100, budget=None, price=Price(), now=0.0)
+    assert hundred.tokens.deviation == pytest.approx(10 * ones.tokens.deviation)
+    assert hundred.wait_s.mean == hundred.suspensions.mean == 0
+
+
+def test_a_forecast_is_for_the_runs_own_caller() -> None:
+    story = Story(replica("a", price=PRICE))
+    arrive(story, "t1")
+    assert forecast_of(story.state, RUN, Caller(""), 5, story.at) is None
+    end(story, "t1")
+    assert forecast_of(story.state, RUN, Caller("x"), 5, story.at) is None
+    found = forecast_of(story.state, RUN, Caller(""), 5, story.at)
+    assert found is not None
+    assert found.usd.mean > 0
+
+
+def test_a_moment_that_dry_names_is_looked_at_when_it_comes() -> None:
+    story = Story(replica("a", limits={"requests_per_minute": 60}))
+    for number in range(60):
+        arrive(story, f"t{number}")
+    assert not placed(arrive(story, "late"))
+    due = min(story.state.dry.values())
+    assert placed(story.tell(Ticked(due)))
