@@ -75,6 +75,7 @@ def report(samples: Mapping[str, Sequence[Sample]], yardstick: str | None) -> di
       the measurement that they end in; a run's latency includes its tools; seconds
     - `x_<quantity>`: the same of its ratio to the yardstick's figure in the same repeat; absent without a yardstick
     - `p99`: `{"runs", "run_s", "turns", "ttft_s"}` over all repeats together, with the number of values they come from
+    - `agents`: their number; `runs`: how many ended, by repeat
     - `errors`, `retries`: counts by kind over all repeats; `runs_failed`
     - `callers`: number of callers; `fairness`: Jain's index over their tokens for each agent (1: all equal, 1/n: one
       gets all), a median and spread; null with fewer than two
@@ -107,6 +108,8 @@ def _class_figures(samples: Sequence[Sample], run_class: str, tallies: Sequence[
         "turns": whole.ttft_s.count,
         "ttft_s": _rounded(whole.ttft_s.percentile(99)),
     }
+    figures["agents"] = sum(group.agents for group, _ in samples[0].groups if group.run_class == run_class)
+    figures["runs"] = [tally.runs for tally in tallies]
     figures |= {"errors": dict(whole.errors), "retries": dict(whole.retries), "runs_failed": whole.runs_failed}
     figures["error_messages"] = whole.messages
     shares = [caller_shares(sample, run_class) for sample in samples]

@@ -187,5 +187,5 @@ def _print(report: Mapping[str, Any], bars: Sequence[Bar]) -> None:
         console = Console(width=max(console.width, _WIDTH_MIN))
     for each in table.tables(report):
         console.print(each)
-    for line in (*table.faults(report), *table.verdicts(bars)):
+    for line in (*table.faults(report), *table.doubts(report), *table.verdicts(bars)):
         console.print(line, markup=False, highlight=False)

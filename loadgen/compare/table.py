@@ -88,6 +88,16 @@ def faults(report: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def doubts(report: Mapping[str, Any]) -> list[str]:
+    """A line for each rate that says little, since the measurement was short beside a run."""
+    return [
+        f"{name}, {run_class}: {min(of['runs'])} runs of {of['agents']} agents ended in a measurement; measure longer"
+        for name, figures in report["entries"].items()
+        for run_class, of in figures.items()
+        if min(of["runs"]) < of["agents"]
+    ]
+
+
 def verdicts(bars: Sequence[Bar]) -> list[str]:
     """A line for each bar."""
     lines = []

@@ -119,3 +119,9 @@ def test_callers_share_by_what_each_of_their_agents_got() -> None:
     assert seen["callers"] == 2
     assert seen["fairness"]["median"] == 1.0
     assert figures.median([equal], "batch", "runs_per_min", "b") == 10
+
+
+def test_a_measurement_in_which_not_every_agent_ended_a_run_is_doubted() -> None:
+    short = {"router": [sample(tally(4), tally(8)), sample(tally(4), tally(7))]}
+    [line] = table.doubts(figures.report(short, None))
+    assert line == "router, batch: 7 runs of 8 agents ended in a measurement; measure longer"
