@@ -72,15 +72,9 @@ def chosen(flood: Flood, find: Callable[[str], str | None]) -> list[Arm | str]:
     return found + [arm for arm in flood.extra if arm not in found]
 
 
-def entries(flood: Flood, of: Sequence[Arm | str], workload: Workload) -> list[Entry]:
-    """An entry an arm. Raises ArmError where bars ask for arms that are missing."""
-    interactive = groups("interactive", flood.interactive, flood.callers, workload)
-    both = (*interactive, *groups("batch", flood.batch, flood.callers, workload))
-    made = [
-        Entry(each, arms.ROUTER, tuple(interactive)) if isinstance(each, str) else Entry(each.name, each, both)
-        for each in of
-    ]
-    names = [entry.name for entry in made]
+def check(flood: Flood, of: Sequence[Arm | str]) -> None:
+    """Raises ArmError where two arms have one name, or bars ask for arms that are missing."""
+    names = [each if isinstance(each, str) else each.name for each in of]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ArmError(f"two arms are called '{twice}'")
@@ -89,7 +83,16 @@ def entries(flood: Flood, of: Sequence[Arm | str], workload: Workload) -> list[E
         missing = [name for name in (arms.LUFTPAUSE.name, needed) if name not in names]
         if missing:
             raise ArmError(f"--require {key} needs the arm {missing[0]}")
-    return made
+
+
+def entries(flood: Flood, of: Sequence[Arm | str], workload: Workload) -> list[Entry]:
+    """An entry an arm."""
+    interactive = groups("interactive", flood.interactive, flood.callers, workload)
+    both = (*interactive, *groups("batch", flood.batch, flood.callers, workload))
+    return [
+        Entry(each, arms.ROUTER, tuple(interactive)) if isinstance(each, str) else Entry(each.name, each, both)
+        for each in of
+    ]
 
 
 def recorded(traces: pathlib.Path | None, scale: float, window_tokens: int, workload: Workload) -> Workload:
@@ -117,6 +120,7 @@ def main(flood: Flood, find: Callable[[str], str | None], files: show.Files) -> 
 
     def work() -> int:
         found = chosen(flood, find)
+        check(flood, found)
         measured = show.perform(flood.rules, lambda serves: entries(flood, found, _workload(flood, serves)))
         report = figures.report(measured.samples, arms.ROUTER.name) | {"settings": settings(flood, measured.model)}
         bars = figures.judge(report, arms.LUFTPAUSE.name, flood.required)
