@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from dataplane import bodies
-from dataplane.errors import ApiError
+from dataplane.errors import ApiError, invalid
 
 TOOL_CALL_IDS_MAX = 64
 TOOL_CALL_ID_CHARS_MAX = 256
@@ -71,7 +71,13 @@ _TRUE = msgspec.Raw(b"true")
 
 def parse(body: bytes) -> ChatRequest | ApiError:
     """The request in `body`, or a 400 that names the field and what was expected."""
-    return bodies.read(body, _DECODER)
+    request = bodies.read(body, _DECODER)
+    if isinstance(request, ChatRequest) and request.stream_options is not msgspec.UNSET:
+        try:
+            body.decode()  # `ask_for_usage` reads all keys, most of which the decoder skips without a look
+        except UnicodeDecodeError as error:
+            return invalid("body", f"expected JSON in UTF-8: {error.reason} at byte {error.start}")
+    return request
 
 
 def with_model(body: bytes, model: str) -> bytes:

@@ -29,10 +29,11 @@ class EventBuffer:
         rest = self._rest
         start = max(0, len(rest) - 2)
         rest += data
-        ends = [at + len(mark) for mark in (b"\n\n", b"\n\r\n") if (at := rest.rfind(mark, start)) >= 0]
-        if not ends:
+        end = 0
+        for found in _END.finditer(rest, start):  # forwards, as `split`: of three line ends the last begins an event
+            end = found.end()
+        if not end:
             return b""
-        end = max(ends)
         whole = bytes(rest[:end])
         del rest[:end]
         return whole

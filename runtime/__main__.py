@@ -24,6 +24,7 @@ from runtime import grpc_server, http, mcp_server
 from runtime.config import RuntimeConfig
 from runtime.llm import Model
 from runtime.lock import LockedError, holding
+from runtime.origins import Served
 from runtime.records import JournalError
 from runtime.service import Runtime
 from runtime.sqlite_store import STORE_FILE, SqliteStore
@@ -96,7 +97,7 @@ async def _serve(config: RuntimeConfig, guard: Guard, tls: Tls, servers: tuple[T
         port = listening.getsockname()[1]
         log.info("event=listening host=%s port=%d grpc_port=%d", config.host, port, grpc_port)
         mcp = mcp_server.build(runtime, guard, await _state_key(store), config.keep_s)
-        app = http.build(runtime, mcp, config.host, guard)
+        app = http.build(runtime, mcp, config.host, guard, _served(config, guard))
         await _serve_http(app, listening, tls, stop, runtime)
     log.info("event=stopped")
 
@@ -136,6 +137,10 @@ async def _serve_http(app: http.App, listening: socket.socket, tls: Tls, stop: a
     stopping.cancel()
     server.should_exit = True
     await asyncio.gather(serving, runtime.close())
+
+
+def _served(config: RuntimeConfig, guard: Guard) -> Served:
+    return Served.of(config.hosts, config.origins, listens_on=config.host, has_token=not guard.is_open)
 
 
 async def _state_key(store: Store) -> bytes:

@@ -18,6 +18,15 @@ class RuntimeConfig(ServiceConfig):
     host: str = Field(default="127.0.0.1", description="Address that HTTP and gRPC listen on")
     port: int = Field(default=7000, ge=0, le=65535, description="Port of HTTP: MCP, status and health; 0: any free one")
     grpc_port: int = Field(default=7001, ge=0, le=65535, description="Port of gRPC; 0: any free one")
+    hosts: tuple[str, ...] = Field(
+        default=(),
+        description='Host names by which HTTP is reached, beside loopback, as JSON: `["runtime.example"]`; unset: any '
+        "where a token is asked for and it listens on more than loopback",
+    )
+    origins: tuple[str, ...] = Field(
+        default=(),
+        description='Origins of web pages that may use HTTP, beside those of its hosts, as JSON: `["https://a.example"]`',
+    )
     dataplane: str = Field(default="http://127.0.0.1:8080", description="Base URL of the dataplane, without /v1")
     model: str | None = Field(
         default=None, description="Model of runs that name none; unset: the first that the dataplane lists"

@@ -22,6 +22,7 @@ from common.auth import NOT_BOUND, UNAUTHENTICATED, Guard
 from common.grants import ANYTHING
 from runtime import exposition, reports
 from runtime.mcp_server import tool_servers
+from runtime.origins import Served
 from runtime.service import Runtime
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
@@ -45,8 +46,8 @@ class Server(uvicorn.Server):
         yield
 
 
-def build(runtime: Runtime, mcp: MCPServer, host: str, guard: Guard) -> App:
-    """The application. `host` is what it will listen on: only on loopback are foreign host names refused."""
+def build(runtime: Runtime, mcp: MCPServer, host: str, guard: Guard, served: Served) -> App:
+    """The application. `host` is what it will listen on."""
 
     async def status(_request: Request) -> Response:
         return JSONResponse(status_of(runtime))
@@ -63,14 +64,13 @@ def build(runtime: Runtime, mcp: MCPServer, host: str, guard: Guard) -> App:
     mcp.custom_route("/status", methods=["GET"])(status)
     mcp.custom_route("/health", methods=["GET"])(health)
     mcp.custom_route("/metrics", methods=["GET"])(metrics)
-    is_loopback = host in ("127.0.0.1", "localhost", "::1")
     app = mcp.streamable_http_app(
         host=host,
         max_request_body_size=BODY_BYTES_MAX,
-        # Elsewhere the token protects, and nobody knows by which names it is reached.
-        transport_security=None if is_loopback else TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        # Looked at in `_guarded`, for all paths.
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
-    return _guarded(app, guard, runtime)
+    return _guarded(app, guard, served, runtime)
 
 
 def metrics_of(runtime: Runtime) -> bytes:
@@ -96,7 +96,7 @@ def status_of(runtime: Runtime) -> dict[str, Any]:
     }
 
 
-def _guarded(app: App, guard: Guard, runtime: Runtime) -> App:
+def _guarded(app: App, guard: Guard, served: Served, runtime: Runtime) -> App:
     """`app` behind the token; health and the server's own life are open."""
 
     async def guarded(scope: Scope, receive: Any, send: Any) -> None:
@@ -105,7 +105,12 @@ def _guarded(app: App, guard: Guard, runtime: Runtime) -> App:
             return
         # Whitespace around a value is not of it (RFC 9110, 5.5), and the HTTP parser leaves what trails.
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
-        shown = dict(scope["headers"]).get(b"authorization")
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        foreign = served.refusal(headers.get(b"host", ""), headers.get(b"origin"))
+        if foreign is not None and scope["path"] not in _OPEN_PATHS:
+            await _refusal(*foreign)(scope, receive, send)
+            return
+        shown = headers.get(b"authorization")
         grant = ANYTHING if scope["path"] in _OPEN_PATHS else guard.admit(shown)
         if grant is None:
             await _refusal(401, UNAUTHENTICATED, {"WWW-Authenticate": "Bearer"})(scope, receive, send)

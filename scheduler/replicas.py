@@ -44,7 +44,13 @@ async def probe_all(replicas: Sequence[Replica], tell: Callable[[ReplicaProbed],
     # No limit on connections: replicas that are silent must not keep others from being asked.
     connector = aiohttp.TCPConnector(limit=0)
     jar = aiohttp.DummyCookieJar()
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=jar) as session:
+    async with aiohttp.ClientSession(
+        connector=connector,
+        timeout=timeout,
+        cookie_jar=jar,
+        auto_decompress=False,
+        headers={"Accept-Encoding": "identity"},
+    ) as session:
         probes = [Probe(replica, session) for replica in replicas]
         apart_s = min(FIRST_PROBES_APART_S, PROBE_S / max(1, len(probes)))
         start = loop.time()

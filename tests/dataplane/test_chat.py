@@ -112,3 +112,10 @@ def test_asking_for_usage_changes_nothing_else(others: dict[str, Any], options: 
     assert changed.pop("stream_options")["include_usage"] is True
     document.pop("stream_options", None)
     assert changed == document
+
+
+def test_a_key_that_is_no_utf_8_is_refused_before_usage_is_asked_for() -> None:
+    body = b'{"\x80":1,"model":"m","messages":[{"role":"user"}],"stream":true,"stream_options":null}'
+    found = chat.parse(body)
+    assert isinstance(found, ApiError)
+    assert (found.status, found.message) == (400, "body: expected JSON in UTF-8: invalid start byte at byte 2")

@@ -1,0 +1,63 @@
+"""Any headers and any body: an identity or a refusal, never anything else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import strategies as st
+
+from common.grants import CLASSES, Grant
+from common.ids import CALLER_BYTES_MAX, Caller, is_id
+from dataplane import chat
+from dataplane.errors import ApiError
+from dataplane.identity import CALLER, CLASS, RUN_ID, Identity, identify
+from protos import turn_pb2
+from tests.fuzz.fuzzing import fuzz, mutated
+
+names = st.sampled_from([RUN_ID, CLASS, CALLER, b"authorization", b"x-luftpause-other"])
+values = st.sampled_from([b"interactive", b"batch", b"r-1", b"alice", b"", b" "]) | st.binary(max_size=200)
+grants = st.builds(
+    Grant,
+    st.just("t"),
+    st.sampled_from([None, Caller("alice")]),
+    st.sampled_from([CLASSES, ("batch",), ("interactive",)]),
+)
+CHATS = [
+    b'{"model":"m","messages":[{"role":"user","content":"hi"}]}',
+    b'{"model":"m","messages":[{"role":"tool","tool_call_id":"a"}],"stream":true}',
+    b'{"model":"m","messages":[{"role":"user"}],"stream":true,"stream_options":{"continuous_usage_stats":true}}',
+    b'{"stream_options":null,"messages":[{"role":"user"}],"model":"m","stream":true} ',
+]
+
+
+def test_any_headers_give_an_identity_or_name_the_header(request: pytest.FixtureRequest) -> None:
+    def run(made: tuple[dict[bytes, bytes], Grant]) -> None:
+        headers, grant = made
+        found = identify(headers, grant)
+        if isinstance(found, ApiError):
+            assert found.status in (400, 403)
+            assert found.message.startswith("x-luftpause-")
+            return
+        assert isinstance(found, Identity)
+        assert found.run_id is None or is_id(found.run_id)
+        assert len(found.caller.encode()) <= CALLER_BYTES_MAX
+        assert grant.caller in (None, found.caller)
+        name = turn_pb2.RunClass.Name(found.run_class).removeprefix("RUN_CLASS_").lower()
+        assert name in grant.classes
+
+    fuzz(request, st.tuples(st.dictionaries(names, values, max_size=4), grants), run)
+
+
+def test_any_body_is_a_request_or_names_the_field(request: pytest.FixtureRequest) -> None:
+    def run(body: bytes) -> None:
+        found = chat.parse(body)
+        if isinstance(found, ApiError):
+            assert found.status == 400
+            assert found.body()
+            return
+        assert all(found.tool_call_ids())
+        asked = json.loads(chat.ask_for_usage(body, found))
+        assert asked["stream_options"]["include_usage"] is True
+
+    fuzz(request, mutated(st.sampled_from(CHATS)) | st.binary(max_size=100), run)
