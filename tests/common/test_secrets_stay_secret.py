@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
 from typing import Any
 
@@ -120,7 +121,7 @@ async def test_no_secret_is_in_a_log_an_answer_a_status_a_metric_or_a_span(tmp_p
             for name, port in (("status", status), ("dataplane", dataplane), ("runtime", runtime))
         }
         for base in bases.values():
-            await wait_until(lambda base=base: answers(f"{base}/health"), what=base)  # type: ignore[misc]
+            await wait_until(functools.partial(answers, f"{base}/health"), what=base)
         await wait_until(lambda: answers(f"{bases['dataplane']}/v1/models", TOKEN))
         await use_http(bases, seen)
         await use_grpc(scheduler, runtime_grpc, seen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import strategies as st
 
 _TEXTS = st.sampled_from(["", "a", "b", "r-1", "t-1", "t-2", "m", "n", "a b", "x" * 200, "\x00"]) | st.text(max_size=5)
@@ -13,7 +13,7 @@ _LARGE = _NUMBERS | st.sampled_from([2**53, 2**63 - 1])
 _DEPTH_MAX = 4
 
 
-def _value(field: FieldDescriptor, depth: int) -> st.SearchStrategy[Any]:
+def _value(field: Any, depth: int) -> st.SearchStrategy[Any]:
     kind = field.cpp_type
     if kind == FieldDescriptor.CPPTYPE_MESSAGE:
         return fields(field.message_type, depth + 1)
@@ -30,8 +30,8 @@ def _value(field: FieldDescriptor, depth: int) -> st.SearchStrategy[Any]:
     return _NUMBERS
 
 
-def fields(descriptor: Descriptor, depth: int = 0) -> st.SearchStrategy[dict[str, Any]]:
-    """Keyword arguments of a message of this type."""
+def fields(descriptor: Any, depth: int = 0) -> st.SearchStrategy[dict[str, Any]]:
+    """Keyword arguments of a message of the type that `descriptor` describes (of either implementation of protobuf)."""
     if depth > _DEPTH_MAX:
         return st.just({})
     made: dict[str, st.SearchStrategy[Any]] = {}

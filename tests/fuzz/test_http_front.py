@@ -162,7 +162,7 @@ def test_any_bytes_are_answered_in_http_without_a_fault_of_ours(
         async def no_replicas(_timeout_s: float) -> list[Any]:
             return []
 
-        proxy.scheduler.replicas = no_replicas  # type: ignore[method-assign]
+        setattr(proxy.scheduler, "replicas", no_replicas)  # noqa: B010
 
         def run(made: tuple[bytes, list[int]]) -> None:
             data, places = made

@@ -29,6 +29,7 @@ from runtime import http, mcp_server, tasks
 from runtime.journal import Journal
 from runtime.mcp_server import Surface
 from runtime.orders import SpawnRequest
+from runtime.origins import Served
 from runtime.records import State
 from runtime.tool_specs import Done, EffectKind, Outcome
 from tests.runtime.rig import Rig, rig, spec
@@ -139,7 +140,8 @@ async def own_tools(folder: pathlib.Path) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def _serving(made: Rig, mcp: MCPServer) -> AsyncIterator[str]:
-    app = http.build(made.runtime, mcp, "127.0.0.1", Guard())
+    served = Served.of((), (), listens_on="127.0.0.1", has_token=False)
+    app = http.build(made.runtime, mcp, "127.0.0.1", Guard(), served)
     own = listening()
     server = http.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1))
     serving = asyncio.create_task(server.serve(sockets=[own]))
