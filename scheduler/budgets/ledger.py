@@ -186,6 +186,8 @@ def settle(
         windows=windows,
         in_flight=budget.in_flight - 1,
         probing=budget.probing and not reservation.is_probe,
+        # An answer that told nothing is a word too: there is nothing to wait for.
+        waits_for_word=budget.waits_for_word and not was_taken,
     )
 
 

@@ -86,6 +86,21 @@ def test_until_its_limits_are_told_a_replica_gets_one_turn_at_a_time() -> None:
     assert fits(budget, need(100), 1.0)
 
 
+def test_a_replica_whose_answers_tell_nothing_is_not_waited_for() -> None:
+    budget, first = taken(ledger.start((), 0.0), need(100))
+    budget = ledger.settle(budget, first, Spent(100, 10), 1.0)
+    for _ in range(10):
+        assert fits(budget, need(100), 1.0)
+        budget, _ = taken(budget, need(100), 1.0)
+
+
+def test_a_replica_that_could_not_be_reached_is_still_waited_for() -> None:
+    budget, first = taken(ledger.start((), 0.0), need(100))
+    budget = ledger.settle(budget, first, Spent(0, 0), 1.0, was_taken=False)
+    budget, _ = taken(budget, need(100), 1.0)
+    assert not fits(budget, need(100), 1.0)
+
+
 def test_a_turn_near_the_whole_window_waits_and_goes() -> None:
     budget, _ = taken(ledger.start((TOKENS,), 0.0), need(3000))
     large = need(5900, 90)
