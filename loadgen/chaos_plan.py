@@ -25,6 +25,8 @@ KILLS_UNTIL = 0.6
 """Share of the time in which processes are killed."""
 _FIRST_AT_S = 1.0
 _GAP_S_MEAN = 1.2
+_BETWEEN_S = 0.1
+"""At least, between two faults of one target."""
 _DECK: dict[Kind, tuple[tuple[str, ...], tuple[float, float]]] = {
     "kill": (SERVICES, (0.1, 2.0)),
     "freeze": ((*ENGINES, "scheduler", *DATAPLANES), (0.3, 4.0)),
@@ -67,7 +69,7 @@ def plan(seed: int, seconds: float) -> tuple[Fault, ...]:
         latest_s = seconds * KILLS_UNTIL if kind in _ENDS_A_PROCESS else seconds
         if begins_s + for_s <= latest_s:
             faults.append(Fault(begins_s, kind, target, for_s))
-            free_at[target] = begins_s + for_s
+            free_at[target] = begins_s + for_s + _BETWEEN_S
     return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.kind, fault.target)))
 
 
