@@ -22,11 +22,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from loadgen.chaos_link import HOST, Link
-from loadgen.chaos_plan import DATAPLANES, ENGINES, LINKS, SERVICES, Fault
+from loadgen.chaos_plan import ENGINES, LINKS, SERVICES, Fault
 from loadgen.relay_rig import RigError, free_ports, python
 
 MODEL = "fake-1b"
@@ -175,15 +175,19 @@ class Process:
 
 
 class Rig:
-    """Everything that runs. `async with` starts it, waits until it is healthy, and ends it."""
+    """Everything that runs, or the named services. `async with` starts them, waits until all are healthy, ends them."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(
+        self, folder: pathlib.Path, services: Sequence[str] = ("tools", *SERVICES), max_in_flight: int = MAX_IN_FLIGHT
+    ) -> None:
         self.folder = folder
+        self._max_in_flight = max_in_flight
         self.ports = ports = Ports.choose()
         self.ledger = folder / "effects.jsonl"
         """A line for every effect of a tool."""
         targets = dict(zip(LINKS, (ports.grpc, ports.grpc, *ports.engines, ports.dataplanes[0]), strict=True))
         self.links = {name: Link(name, port) for name, port in targets.items()}
+        self._services = services
         self.processes: dict[str, Process] = {}
         self._struck = {name: asyncio.Lock() for name in (*SERVICES, *LINKS)}
         self.bad_ends: list[str] = []
@@ -195,7 +199,7 @@ class Rig:
             await link.start()
         self._write_files()
         self.processes = {
-            name: Process(name, *self._command(name), self.folder / f"{name}.log") for name in ("tools", *SERVICES)
+            name: Process(name, *self._command(name), self.folder / f"{name}.log") for name in self._services
         }
         try:
             for process in self.processes.values():
@@ -208,9 +212,8 @@ class Rig:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        for name in ("runtime", *DATAPLANES, "scheduler", *ENGINES, "tools"):
-            if name in self.processes:
-                self.bad_ends += filter(None, [await self.processes[name].end()])
+        for process in reversed(self.processes.values()):
+            self.bad_ends += filter(None, [await process.end()])
         for link in self.links.values():
             link.refuse()
             link.reset()
@@ -262,19 +265,29 @@ class Rig:
         return f"http://{HOST}:{self.ports.engines[ENGINES.index(name)]}"
 
     async def _kill(self, process: Process, for_s: float) -> None:
-        links = [link for link in self.links.values() if link.name.endswith(f">{process.name}")]
-        process.kill()
-        for link in links:
-            link.refuse()
+        self.kill(process.name)
         await asyncio.sleep(for_s)
-        process.start()
-        for link in links:
+        await self.restart(process.name)
+
+    def kill(self, name: str) -> None:
+        """Ends a service as a crash would; links to it refuse connections then."""
+        self.processes[name].kill()
+        for link in self._links_to(name):
+            link.refuse()
+
+    async def restart(self, name: str) -> None:
+        """Starts a service that has ended, and returns once it is healthy."""
+        self.processes[name].start()
+        for link in self._links_to(name):
             await link.start()
-        await process.wait_healthy()
+        await self.processes[name].wait_healthy()
+
+    def _links_to(self, name: str) -> list[Link]:
+        return [link for link in self.links.values() if link.name.endswith(f">{name}")]
 
     def _write_files(self) -> None:
         entry = '[[replica]]\nname = "{0}"\nurl = "http://{1}:{2}"\nmax_in_flight = {3}\n'
-        text = "".join(entry.format(name, HOST, self.links[f">{name}"].port, MAX_IN_FLIGHT) for name in ENGINES)
+        text = "".join(entry.format(name, HOST, self.links[f">{name}"].port, self._max_in_flight) for name in ENGINES)
         (self.folder / "pool.toml").write_text(text)
         tools = f'[[server]]\nname = "fake"\nurl = "http://{HOST}:{self.ports.tools}/mcp"\n'
         (self.folder / "tools.toml").write_text(tools)
