@@ -96,6 +96,7 @@ def probed(replica: Replica, probe: ReplicaProbed) -> Replica:
     interactive_kept = max(replica.interactive_tokens, replica.interactive_kept * KEPT_PER_PROBE)
     return replace(
         replica,
+        is_probed=True,
         healthy=probe.healthy,
         running=probe.running,
         waiting=probe.waiting,

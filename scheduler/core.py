@@ -29,8 +29,8 @@ from scheduler.events import (
     TurnsRenewed,
     TurnStarted,
 )
-from scheduler.placement import fill, rehome_held
-from scheduler.pools import put_replica, reindex, set_models
+from scheduler.placement import fill, go_home, rehome_held
+from scheduler.pools import is_ill, put_replica, reindex, set_models
 from scheduler.runs import expect_no_more, forget, gone, put_run, sweep_tool_calls
 from scheduler.state import RUN_FORGOTTEN_S, TOOL_CALL_SWEEP_S, TURN_LIMIT_S, Draft, Run, State
 from scheduler.timers import Timer, is_due, set_run_timer, set_turn_timer, take_due
@@ -95,7 +95,7 @@ def _replica_probed(draft: Draft, event: ReplicaProbed) -> None:
     relearned = event.models is not None and before.models_learned and event.models != before.models
     if relearned and event.models is not None:
         set_models(draft, after, event.models)
-    if relearned or (before.healthy and not after.healthy):
+    if relearned or (is_ill(after) and not is_ill(before)):
         _rehome_all(draft, event)
     if relearned:
         turns.refuse_unserved(draft)
@@ -114,6 +114,7 @@ def _rehome_all(draft: Draft, event: ReplicaProbed) -> None:
 def _ticked(draft: Draft, last: float) -> None:
     if not draft.is_open and draft.now >= draft.opens_at:
         draft.is_open = True
+        go_home(draft)
         draft.roomier.extend(draft.replicas)
     if draft.dry:
         limited.reopen(draft)

@@ -16,7 +16,7 @@ from scheduler.admission import expected_tokens, has_room, owes_batch
 from scheduler.effects import PlaceTurn
 from scheduler.events import RunClass
 from scheduler.ordered import Key
-from scheduler.pools import choose, load_key, pinned_home, pool_key, pool_members, put_replica
+from scheduler.pools import choose, is_ill, load_key, pinned_home, pool_key, pool_members, put_replica, serves
 from scheduler.runs import expect_no_more, put_run, resident_tokens, without_place
 from scheduler.state import STARVES_AFTER, Draft, Replica, Run, Turn
 from scheduler.timers import set_patience_timer, set_turn_timer
@@ -158,6 +158,26 @@ def fill(draft: Draft) -> None:
             heappop(heap)
 
 
+def go_home(draft: Draft) -> None:
+    """When the scheduler opens: places held turns of idle runs at their homes, as far as there is room. All turns of
+    the outage are there at once, and would else be spread without a look at where their prefixes are."""
+    waiting = sorted(
+        (turn.request.run_class, turn.key)
+        for turn in draft.turns.values()
+        if turn.replica is None and turn.held_at is None and turn.run_id is not None
+    )
+    for run_class, key in waiting:
+        turn = draft.turns[key[-1]]
+        assert turn.run_id is not None
+        run = draft.runs[turn.run_id]
+        home = draft.replicas.get(run.home) if run.home is not None else None
+        if turn.held_at is not None or home is None or home.budget is not None:
+            continue
+        if serves(home, pool_key(turn)) and has_room(home, run_class):
+            fairness.dequeue(draft, turn)
+            place(draft, turn, run, home)
+
+
 def rehome_held(draft: Draft, run: Run) -> None:
     """Sets a run whose phase or home changed, and moves its held turns to where they belong now; places none."""
     for turn_id in run.held:
@@ -207,7 +227,7 @@ def _generating(draft: Draft, run: Run, turn: Turn, replica: Replica) -> Run:
         home = None
     generating = replace(
         run,
-        home=home.name if home is not None and home.healthy else replica.name,
+        home=home.name if home is not None and not is_ill(home) else replica.name,
         sequence=draft.sequence,
         in_flight=(*run.in_flight, turn_id),
         held=tuple(other for other in run.held if other != turn_id),
@@ -221,4 +241,4 @@ def _generating(draft: Draft, run: Run, turn: Turn, replica: Replica) -> Run:
 def _untied_if_home_is_ill(draft: Draft, run: Run) -> Run:
     """A run whose home is unhealthy moves at once: it has no home any longer. It is not set yet."""
     home = draft.replicas.get(run.home) if run.home is not None else None
-    return run if home is None or home.healthy else replace(expect_no_more(draft, run), home=None)
+    return run if home is None or not is_ill(home) else replace(expect_no_more(draft, run), home=None)

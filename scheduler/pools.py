@@ -34,15 +34,21 @@ def serves(replica: Replica, key: PoolKey) -> bool:
     return replica.one_shot == key[0] and replica.models is not None and key[1] in replica.models
 
 
+def is_ill(replica: Replica) -> bool:
+    """Whether it is known not to be healthy."""
+    return replica.is_probed and not replica.healthy
+
+
 def pinned_home(draft: Draft, run: Run, key: PoolKey) -> Replica | None:
-    """The replica that the run's next turn must go to: its home while it generates or is paused, if that is healthy and
-    serves the model. None: the turn may go anywhere. A home with rate limits is only preferred: what it lacks, another
-    one may have."""
+    """The replica that the run's next turn must go to: its home while it generates or is paused, if that is not ill and
+    serves the model, as far as is known: after a restart it is not, and the run waits for its home's first probe. None:
+    the turn may go anywhere. A home with rate limits is only preferred: what it lacks, another one may have."""
     if run.home is None or not (run.in_flight or run.paused):
         return None
     home = draft.replicas.get(run.home)
-    pins = home is not None and home.healthy and home.budget is None and serves(home, key)
-    return home if pins else None
+    if home is None or home.budget is not None or is_ill(home):
+        return None
+    return home if serves(home, key) or (home.models is None and home.one_shot == key[0]) else None
 
 
 def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Replica | None:

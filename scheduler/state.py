@@ -65,8 +65,9 @@ class Replica(Struct, frozen=True, gc=False):
     """None: not known yet."""
     indexed: bool = False
     """Whether one of its pools keeps its members in order."""
+    is_probed: bool = False
+    """Whether it was probed since the start: until then it is neither healthy nor ill."""
     healthy: bool = False
-    """False until the first probe."""
     limit: int | None = None
     """Most turns in flight by what its engine reports; None while it reports no queue."""
     capacity: int | None = None

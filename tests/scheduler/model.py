@@ -158,10 +158,10 @@ class Model:
         if not t.run or not t.run.home or not self.tied(t.run):
             return None
         home = self.replicas[t.run.home]
-        return home if home.healthy and self.serves(home, t) else None
+        return home if not home.ill and self.serves(home, t) else None
 
     def untie(self, run: Run | None) -> None:
-        if run and run.home and not self.replicas[run.home].healthy:
+        if run and run.home and self.replicas[run.home].ill:
             run.home, run.expected = None, None
 
     def arrive(self, event: TurnArrived) -> None:
@@ -216,7 +216,7 @@ class Model:
 
     def place(self, t: Turn, r: Replica) -> None:
         self.sequence += 1
-        tied = t.run and t.run.home and (t.run.paused or self.of(t.run, True)) and self.replicas[t.run.home].healthy
+        tied = t.run and t.run.home and self.tied(t.run) and not self.replicas[t.run.home].ill
         t.replica, t.sequence, t.renewed_at, t.held_s = r.name, self.sequence, self.now, self.now - t.arrived_at
         r.last, t.placed_at = self.sequence, self.now
         r.since_batch = 0 if t.request.run_class is RunClass.BATCH else r.since_batch + 1
@@ -320,7 +320,7 @@ class Model:
     def probe(self, event: ReplicaProbed) -> None:
         r = self.replicas[event.replica]
         before = r.kv
-        was, r.healthy = r.healthy, event.healthy
+        was_ill, r.probed, r.healthy = r.ill, True, event.healthy
         flying = sum(t.replica == r.name for t in self.turns.values())
         r.kv = event.kv_tokens or r.kv
         r.kept = max(r.kept * 0.8, self.resident(r, RunClass.INTERACTIVE))
@@ -332,14 +332,22 @@ class Model:
             r.limit = None
         elif event.healthy and r.limit is not None and flying >= r.limit:
             r.limit += max(1, r.limit // 4)
-        if was and not r.healthy:
+        if r.ill and not was_ill:
             for t in self.turns.values():
                 if not t.replica and t.run and t.run.home == r.name and self.serves(r, t) and self.tied(t.run):
                     self.untie(t.run)
 
+    def go_home(self) -> None:
+        for t in sorted(self.turns.values(), key=lambda t: (t.request.run_class, t.key)):
+            home = self.replicas[t.run.home] if t.run and t.run.home else None
+            free = not t.replica and not self.pinned(t)
+            if free and home and self.serves(home, t) and self.room(home, t.request.run_class):
+                self.place(t, home)
+
     def tick(self) -> None:
         if not self.is_open and self.now >= self.opens_at:
             self.is_open = True
+            self.go_home()
         for run_id in sorted(self.runs):
             run = self.runs[run_id]
             if run.expected is not None and run.due is not None and ceil(run.due) <= self.now:

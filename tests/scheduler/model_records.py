@@ -15,6 +15,7 @@ class Replica:
     one_shot: bool
     models: tuple[str, ...]
     cap: int | None
+    probed: bool = False
     healthy: bool = False
     limit: int | None = None
     last: int = 0
@@ -23,6 +24,10 @@ class Replica:
     kept: float = 0.0
     economy: Economy = NO_ECONOMY
     keeps: bool = True
+
+    @property
+    def ill(self) -> bool:
+        return self.probed and not self.healthy
 
     @property
     def usual_tokens(self) -> int:

@@ -204,6 +204,45 @@ def test_a_resync_after_a_restart_brings_back_homes_places_and_counts() -> None:
     assert effect.sequence > 5001
 
 
+def after_restart(*, learns: bool = False) -> Story:
+    """A scheduler that has just started, and was told of runs at home on b: p is paused, q is idle."""
+    options: dict[str, object] = {"models": None} if learns else {}
+    story = Story(replica("a", max_in_flight=1), replica("b", max_in_flight=1, **options), is_open=False)
+    runs = [
+        KnownRun(RunId(run), Caller(""), INTERACTIVE, phase, B, sequence, 1, 1.0)
+        for run, phase, sequence in (("p", Phase.PAUSED, 5000), ("q", Phase.IDLE, 5001))
+    ]
+    story.tell(DataplaneResynced(story.at, DATAPLANE, tuple(runs), ()))
+    return story
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_after_a_restart_a_paused_run_waits_for_its_home_to_be_probed(learns: bool) -> None:
+    story = after_restart(learns=learns)
+    assert story.probe("a") == []
+    story.tick(3.0)
+    assert story.arrive("one", "p") == ()
+    known = ReplicaProbed(story.at, B, True, 0, 0, None, (Model("m"),) if learns else None)
+    assert placed(story.tell(known)) == ["one@b"]
+
+
+def test_after_a_restart_a_paused_run_moves_if_its_home_turns_out_ill() -> None:
+    story = after_restart()
+    story.probe("a")
+    story.tick(3.0)
+    story.arrive("one", "p")
+    assert story.probe("b", healthy=False) == ["one@a"]
+
+
+def test_when_it_opens_idle_runs_go_home_though_another_replica_has_room() -> None:
+    story = after_restart()
+    for name in ("a", "b"):
+        story.probe(name)
+    story.arrive("stranger", "s")
+    story.arrive("one", "q")
+    assert sorted(placed(story.tick(3.0))) == ["one@b", "stranger@a"]
+
+
 def test_of_two_dataplanes_the_one_with_the_later_placement_is_right() -> None:
     story = Story(replica("a"), replica("b"))
     for sequence, home in ((7000, B), (6000, A)):
