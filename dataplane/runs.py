@@ -15,6 +15,8 @@ RUN_IDLE_S_MAX = 30 * 60.0
 
 RUNS_MAX = 100_000
 """Most runs remembered; beyond it the one that was idle longest goes."""
+_LOOKED_AT_MAX = 16
+"""How many that are in flight or paused are passed over for one that is idle, before the oldest goes all the same."""
 
 
 class _Run:
@@ -124,10 +126,20 @@ class RunTable:
     def _add(self, at: float, run_id: str) -> _Run:
         runs = self._runs
         if len(runs) >= RUNS_MAX:
-            del runs[next(iter(runs))]
+            self._make_room()
         run = runs[run_id] = _Run()
         run.touched_at = at
         return run
+
+    def _make_room(self) -> None:
+        """Forgets the run that was touched longest ago and has nothing to lose: a paused one has its place."""
+        for _ in range(_LOOKED_AT_MAX):
+            run_id, run = next(iter(self._runs.items()))
+            if not run.in_flight and not run.paused:
+                break
+            del self._runs[run_id]
+            self._runs[run_id] = run
+        del self._runs[next(iter(self._runs))]
 
 
 def _phase(run: _Run) -> turn_pb2.RunPhase.ValueType:

@@ -54,6 +54,8 @@ def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int, s
             tool_call_minutes=empty,
             timers=empty,
             orphaned=empty,
+            absent=empty,
+            ended_runs=empty,
             held=(0, 0),
             histories=Histories() if any(replica.budget for replica in known.values()) else None,
             dry=empty,

@@ -18,6 +18,7 @@ from scheduler.events import (
     DataplaneResynced,
     Event,
     FirstTokenSeen,
+    Phase,
     ReplicaProbed,
     RunEnded,
     StreamLost,
@@ -32,7 +33,7 @@ from scheduler.events import (
 from scheduler.placement import fill, go_home, rehome_held
 from scheduler.pools import is_ill, put_replica, reindex, set_models
 from scheduler.runs import expect_no_more, forget, gone, put_run, sweep_tool_calls
-from scheduler.state import RUN_FORGOTTEN_S, TOOL_CALL_SWEEP_S, TURN_LIMIT_S, Draft, Run, State
+from scheduler.state import IDLE_RUNS_MAX, RUN_FORGOTTEN_S, TOOL_CALL_SWEEP_S, TURN_LIMIT_S, Chain, Draft, Run, State
 from scheduler.timers import Timer, is_due, set_run_timer, set_turn_timer, take_due
 
 _SIGNS_OF_LIFE = (TurnStarted, FirstTokenSeen, TurnsRenewed)
@@ -76,6 +77,8 @@ def decide(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
 
 def _run_ended(draft: Draft, event: RunEnded) -> None:
     run = draft.runs.get(event.run_id)
+    if run is None or run.caller == event.caller:
+        resync.remember_end(draft, event)
     if run is None or run.caller != event.caller:
         return
     if run.in_flight or run.held:
@@ -123,6 +126,30 @@ def _ticked(draft: Draft, last: float) -> None:
     resync.drop_orphans(draft)
     if draft.now // TOOL_CALL_SWEEP_S != last // TOOL_CALL_SWEEP_S:
         sweep_tool_calls(draft)
+        resync.forget_absent(draft)
+    _forget_surplus(draft)
+
+
+def _forget_surplus(draft: Draft) -> None:
+    """Forgets idle runs beyond IDLE_RUNS_MAX, those first whose timers are due first, which were set longest ago."""
+    surplus = draft.run_counts[2] + draft.run_counts[5] - IDLE_RUNS_MAX
+    if surplus <= 0:
+        return
+    for second in sorted(draft.timers):
+        chain: Chain = draft.timers[second]
+        kept: Chain = None
+        while chain is not None:
+            timer, chain = chain
+            run = draft.runs.get(timer[1]) if timer[0] == "run" else None
+            idle = run is not None and run.born == timer[2] and run.phase is Phase.IDLE and not run.held
+            if idle and run is not None and surplus > 0:
+                forget(draft, run)
+                surplus -= 1
+            else:
+                kept = (timer, kept)
+        draft.timers = draft.timers.delete(second) if kept is None else draft.timers.set(second, kept)
+        if surplus <= 0:
+            return
 
 
 def _look(draft: Draft, timer: Timer) -> None:

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from common.ids import DataplaneId, ReplicaName, RunId, TurnId
+from common.ids import Caller, DataplaneId, ReplicaName, RunId, TurnId
 
 
 class PlaceTurn(Struct, frozen=True, gc=False):
@@ -68,4 +68,12 @@ class RecordSpend(Struct, frozen=True, gc=False):
     """Of the run, altogether."""
 
 
-Effect = PlaceTurn | RefuseTurn | LogExpiry | RecordSpend
+class TellRunEnded(Struct, frozen=True, gc=False):
+    """A dataplane told of a run that ended while its stream was lost: it need not tell of it again."""
+
+    dataplane: DataplaneId
+    run_id: RunId
+    caller: Caller
+
+
+Effect = PlaceTurn | RefuseTurn | LogExpiry | RecordSpend | TellRunEnded

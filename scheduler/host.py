@@ -26,7 +26,7 @@ from common.tracing import Tracer
 from scheduler.beginning import initial
 from scheduler.budgets.spend import NOTHING_SPENT, Spends
 from scheduler.core import decide
-from scheduler.effects import Effect, LogExpiry, PlaceTurn, RecordSpend, RefuseTurn
+from scheduler.effects import Effect, LogExpiry, PlaceTurn, RecordSpend, RefuseTurn, TellRunEnded
 from scheduler.events import Event, ReplicaProbed, RunEnded, Ticked
 from scheduler.state import State
 from scheduler.summary import Summary, summarize
@@ -48,7 +48,7 @@ class Outlet(Protocol):
     def refuse(self, effect: RefuseTurn) -> None:
         """A turn was refused."""
 
-    def end_run(self, event: RunEnded) -> None:
+    def end_run(self, event: RunEnded | TellRunEnded) -> None:
         """A run was ended, perhaps by another dataplane than those that remember it."""
 
 
@@ -198,5 +198,9 @@ class Host:
         elif isinstance(effect, LogExpiry):
             self.tally.expiries += 1
             log.warning("event=turn_expired turn=%s replica=%s", effect.turn_id, effect.replica)
+        elif isinstance(effect, TellRunEnded):
+            outlet = self._outlets.get(effect.dataplane)
+            if outlet is not None:
+                outlet.end_run(effect)
         else:
             assert_never(effect)

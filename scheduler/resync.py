@@ -3,16 +3,18 @@ draft."""
 
 from __future__ import annotations
 
+from immutables import Map
 from msgspec.structs import replace
 
-from common.ids import DataplaneId, ReplicaName, TurnId
+from common.ids import Caller, DataplaneId, ReplicaName, RunId, TurnId
 from scheduler import fairness, limited, turns
-from scheduler.events import DataplaneResynced, KnownRun, KnownTurn, Phase, RunClass, StreamLost
+from scheduler.effects import TellRunEnded
+from scheduler.events import DataplaneResynced, KnownRun, KnownTurn, Phase, RunClass, RunEnded, StreamLost
 from scheduler.habits import USUAL
 from scheduler.placement import free_slot, rehome_held
 from scheduler.pools import put_replica
 from scheduler.runs import arrive, expect_back, expect_no_more, forget, new_run, put_run, remember_tool_calls
-from scheduler.state import ORPHAN_LIMIT_S, RUN_FORGOTTEN_S, Draft, Run, Turn
+from scheduler.state import ENDED_RUNS_MAX, ORPHAN_LIMIT_S, RUN_FORGOTTEN_S, Draft, Run, Turn
 from scheduler.timers import set_turn_timer
 
 
@@ -23,6 +25,7 @@ def stream_lost(draft: Draft, event: StreamLost) -> None:
         if turn is not None and turn.replica is None:
             turns.leave_lane(draft, turn, comes_again=True)
     draft.orphaned = draft.orphaned.set(event.dataplane, draft.now + ORPHAN_LIMIT_S)
+    draft.absent = draft.absent.set(event.dataplane, draft.now + RUN_FORGOTTEN_S)
 
 
 def drop_orphans(draft: Draft) -> None:
@@ -33,6 +36,30 @@ def drop_orphans(draft: Draft) -> None:
             turn = draft.turns.get(turn_id)
             if turn is not None and turn.replica is not None:
                 turns.expired(draft, turn)
+
+
+def remember_end(draft: Draft, event: RunEnded) -> None:
+    """Notes for dataplanes that are away that a run ended: what they tell of it later is older."""
+    if draft.absent and len(draft.ended_runs) < ENDED_RUNS_MAX:
+        draft.ended_runs = draft.ended_runs.set((event.run_id, event.caller), draft.sequence)
+
+
+def forget_absent(draft: Draft) -> None:
+    """Expects dataplanes no longer that were away for so long that all they could tell is forgotten."""
+    for dataplane in [name for name, due in draft.absent.items() if due <= draft.now]:
+        _expect_no_longer(draft, dataplane)
+
+
+def _expect_no_longer(draft: Draft, dataplane: DataplaneId) -> None:
+    if dataplane in draft.absent:
+        draft.absent = draft.absent.delete(dataplane)
+        if not draft.absent:
+            draft.ended_runs = Map()
+
+
+def _has_ended(draft: Draft, run_id: RunId, caller: Caller, sequence: int) -> bool:
+    """Whether a run whose last placement has this sequence ended meanwhile; the same id may have begun anew."""
+    return sequence <= draft.ended_runs.get((run_id, caller), -1)
 
 
 def resynced(draft: Draft, event: DataplaneResynced) -> None:
@@ -48,9 +75,13 @@ def resynced(draft: Draft, event: DataplaneResynced) -> None:
     if draft.histories is not None:
         limited.resynced(draft, event.limits, _unused_s(event))
     for known in event.runs:
-        _take_over_run(draft, known)
+        if _has_ended(draft, known.run_id, known.caller, known.sequence):
+            draft.effects.append(TellRunEnded(event.dataplane, known.run_id, known.caller))
+        else:
+            _take_over_run(draft, known)
     for known_turn in event.turns:
         _take_over_turn(draft, event.dataplane, known_turn)
+    _expect_no_longer(draft, event.dataplane)
     draft.roomier.extend(draft.replicas)
 
 
@@ -130,6 +161,7 @@ def _take_over_turn(draft: Draft, dataplane: DataplaneId, known: KnownTurn) -> N
         sequence=known.sequence if later else run.sequence,
         in_flight=(*run.in_flight, request.turn_id),
         paused=False,
+        ended=run.ended or _has_ended(draft, turn.run_id, request.caller, known.sequence),
     )
     _set(draft, generating)
 

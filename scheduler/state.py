@@ -36,6 +36,11 @@ TOOL_CALL_REMEMBERED_S = 1800.0
 """A tool call id identifies its run for so long."""
 TOOL_CALL_SWEEP_S = 60
 """How often tool call ids are swept."""
+IDLE_RUNS_MAX = 100_000
+"""Most idle runs remembered: clients that name none make a run of every turn, thousands a second. Beyond it those that
+were looked at longest ago are forgotten, as if they had been idle for RUN_FORGOTTEN_S; a paused run never is."""
+ENDED_RUNS_MAX = 100_000
+"""Most ended runs remembered for dataplanes that are away; one beyond it may come back with their resync, as idle."""
 ORPHAN_LIMIT_S = 15.0
 """Turns in flight of a lost stream wait so long for their dataplane's resync."""
 GRACE_S = 2.0
@@ -263,6 +268,11 @@ class State(Struct, frozen=True, gc=False):
     """By second, what to look at when it has come: see `timers`."""
     orphaned: Map[DataplaneId, float]
     """Dataplanes whose stream is lost, and when their turns in flight are dropped."""
+    absent: Map[DataplaneId, float]
+    """The same dataplanes, and when they are not expected any more."""
+    ended_runs: Map[tuple[RunId, Caller], int]
+    """Runs that ended while a dataplane was absent, with the last placement issued then: its resync does not bring them
+    back."""
     held: tuple[int, int]
     """Held turns by class."""
     histories: Histories | None
@@ -299,6 +309,8 @@ class Draft:
     tool_call_minutes: Map[int, Chain]
     timers: Map[int, Chain]
     orphaned: Map[DataplaneId, float]
+    absent: Map[DataplaneId, float]
+    ended_runs: Map[tuple[RunId, Caller], int]
     held: tuple[int, int]
     histories: Histories | None
     dry: Map[ReplicaName, float]
@@ -325,6 +337,8 @@ class Draft:
             self.tool_call_minutes,
             self.timers,
             self.orphaned,
+            self.absent,
+            self.ended_runs,
             self.held,
             self.histories,
             self.dry,

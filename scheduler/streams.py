@@ -21,7 +21,7 @@ from common.ids import DataplaneId, TurnId
 from protos import turn_pb2
 from protos.scheduler_pb2 import DispatchRequest, DispatchResponse
 from scheduler import admit_span, wire
-from scheduler.effects import PlaceTurn, RefuseTurn
+from scheduler.effects import PlaceTurn, RefuseTurn, TellRunEnded
 from scheduler.events import DataplaneResynced, Event, RunEnded, StreamLost, TurnAbandoned, TurnArrived, TurnsRenewed
 from scheduler.host import Host
 from scheduler.resync_parts import ResyncParts
@@ -150,7 +150,7 @@ class Stream:
         if traceparent and self._host.tracer is not None:
             admit_span.refused(self._host.tracer, effect, traceparent)
 
-    def end_run(self, event: RunEnded) -> None:
+    def end_run(self, event: RunEnded | TellRunEnded) -> None:
         """See `host.Outlet`."""
         self._answer().ended_runs.add(run_id=event.run_id, caller=event.caller)
 

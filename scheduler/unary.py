@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from common.ids import DataplaneId, TurnId
 from protos.scheduler_pb2 import AdmitResponse
 from scheduler import admit_span, wire
-from scheduler.effects import PlaceTurn, RefuseTurn
+from scheduler.effects import PlaceTurn, RefuseTurn, TellRunEnded
 from scheduler.events import Request, RunEnded, TurnAbandoned, TurnArrived
 from scheduler.host import Host
 
@@ -80,5 +80,5 @@ class UnaryAdmissions:
                 admit_span.refused(self._host.tracer, effect, traceparent)
             waiting.answer.set_result(response)
 
-    def end_run(self, event: RunEnded) -> None:
+    def end_run(self, event: RunEnded | TellRunEnded) -> None:
         """Nobody here remembers runs."""

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from dataplane import runs
 from dataplane.meter import ReplyMeter
 from dataplane.scheduler_client import SchedulerClient
 from dataplane.tickets import Ticket
@@ -236,3 +237,14 @@ class Owner:
     def refused(self, _refusal: turn_pb2.Refusal) -> None:
         """Never here."""
         raise AssertionError
+
+
+def test_a_full_table_forgets_idle_runs_before_paused_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "RUNS_MAX", 3)
+    table = runs.RunTable()
+    turn = turn_pb2.Turn(caller="me")
+    for number in range(6):
+        run_id = f"run-{number}"
+        table.placed(float(number), run_id, turn, turn_pb2.Placement(run_id=run_id, replica="a"))
+        table.ended(float(number), run_id, has_tool_calls=number == 0, tool_call_ids=())
+    assert {run.run_id for run in table.known(6.0)} == {"run-0", "run-4", "run-5"}

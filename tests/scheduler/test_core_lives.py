@@ -6,7 +6,8 @@ import pytest
 
 from common.ids import Caller, DataplaneId, Model, RunId, TurnId
 from common.pool import Replica
-from scheduler.effects import LogExpiry, PlaceTurn, Reason, RefuseTurn
+from scheduler import core
+from scheduler.effects import LogExpiry, PlaceTurn, Reason, RefuseTurn, TellRunEnded
 from scheduler.events import (
     DataplaneResynced,
     KnownRun,
@@ -283,3 +284,68 @@ def test_the_summary_tells_who_waits_and_how_long() -> None:
     story.arrive("three", "t", BATCH, caller="y")
     (held,) = summarize(story.state, story.at).held
     assert (held.run_class, held.caller, held.turns, held.oldest_wait_s) == (BATCH, "y", 2, 5.0)
+
+
+ONE = Request(TurnId("one"), RunId("r"), RunId(""), Caller(""), INTERACTIVE, Model("m"))
+
+
+def ended_while_away() -> Story:
+    """A scheduler that lost a dataplane, and heard of the end of a run that this one remembers, from another."""
+    story = Story(replica("a"))
+    story.arrive("one", "r")
+    story.end("one")
+    story.tell(StreamLost(story.at, DATAPLANE))
+    story.tell(RunEnded(story.at, RunId("r"), Caller("")))
+    return story
+
+
+def test_a_run_that_ended_while_a_dataplane_was_away_does_not_come_back_with_its_resync() -> None:
+    story = ended_while_away()
+    known = KnownRun(RunId("r"), Caller(""), INTERACTIVE, Phase.PAUSED, A, 1001, 1, 1.0)
+    effects = story.tell(DataplaneResynced(story.at, DATAPLANE, (known,), ()))
+    assert effects == (TellRunEnded(DATAPLANE, RunId("r"), Caller("")),)
+    assert not story.state.runs
+    assert not story.state.ended_runs
+
+
+def test_a_run_that_ended_while_its_dataplane_was_away_is_forgotten_with_its_last_turn_there() -> None:
+    story = ended_while_away()
+    story.tell(DataplaneResynced(story.at, DATAPLANE, (), (KnownTurn(ONE, A, 1001, 1.0),)))
+    assert story.state.runs
+    story.end("one")
+    assert not story.state.runs
+
+
+def test_a_run_of_the_same_id_that_began_anew_meanwhile_stays() -> None:
+    story = ended_while_away()
+    story.arrive("two", "r")
+    known = KnownRun(RunId("r"), Caller(""), INTERACTIVE, Phase.PAUSED, A, 1001, 1, 1.0)
+    story.tell(DataplaneResynced(story.at, DATAPLANE, (known,), ()))
+    story.end("two")
+    assert story.state.runs[RunId("r")].phase is Phase.IDLE
+
+
+def test_a_dataplane_that_never_comes_back_is_not_waited_for_for_ever() -> None:
+    story = ended_while_away()
+    assert story.state.ended_runs
+    story.tick(1801.0)
+    story.tick(60.0)
+    assert not story.state.ended_runs
+    assert not story.state.absent
+
+
+def test_beyond_the_limit_the_oldest_idle_runs_are_forgotten_and_no_paused_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(core, "IDLE_RUNS_MAX", 3)
+    story = Story(replica("a"))
+    for number in range(10):
+        story.arrive(f"turn-{number}", f"run-{number}")
+        story.end(f"turn-{number}", paused=number == 2)
+        story.at += 1.0
+    story.arrive("held", "run-0")
+    story.tick()
+    assert set(story.state.runs) == {"run-0", "run-2", "run-7", "run-8", "run-9"}
+    for _ in range(4):
+        story.tick(599.0)
+    assert set(story.state.runs) <= {"run-0"}
