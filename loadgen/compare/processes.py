@@ -99,7 +99,12 @@ async def started(
     try:
         yield running
     finally:
-        await asyncio.shield(running.end())
+        ending = asyncio.ensure_future(running.end())
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await ending
+            raise
 
 
 async def body_of(session: aiohttp.ClientSession, url: str) -> bytes | None:

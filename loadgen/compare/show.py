@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import pathlib
-import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from common.signals import serve_until_signal
 from loadgen.compare import picture, table
 from loadgen.compare.arms import ArmError
 from loadgen.compare.contest import Contest, Entry, Rules, Tell, Timing, look
@@ -57,18 +57,18 @@ def perform(rules: Rules, make: Callable[[Served], Sequence[Entry]]) -> Measured
     Broken off by Ctrl-C, or since something ended by itself, it gives the repeats that are whole. Raises ArmError, and
     ProcessError and Interrupted where there is none.
     """
-    return uvloop.run(_perform(rules, make))
+    return uvloop.run(serve_until_signal(lambda stop: _perform(rules, make, stop)))
 
 
-async def _perform(rules: Rules, make: Callable[[Served], Sequence[Entry]]) -> Measured:
-    serves = await _until_signal(look(rules))
+async def _perform(rules: Rules, make: Callable[[Served], Sequence[Entry]], stop: asyncio.Event) -> Measured:
+    serves = await _unless(stop, look(rules))
     named = replace(rules, model=rules.model or serves.model)
     entries = make(serves)
     contest = Contest(entries, named)
     broken_off = None
     with _progress(entries, rules.timing) as tell:
         try:
-            await _until_signal(contest.run(tell))
+            await _unless(stop, contest.run(tell))
         except (Interrupted, ProcessError) as error:
             broken_off = str(error)
             if not all(contest.samples.values()):
@@ -76,25 +76,18 @@ async def _perform(rules: Rules, make: Callable[[Served], Sequence[Entry]]) -> M
     return Measured(contest.samples, named.model, broken_off)
 
 
-async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives; SIGINT or SIGTERM cancels it, the first of them alone, so that clearing up is never broken
-    off. Raises Interrupted then."""
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives. Once `stop` is set, `work` is cancelled, and has cleared up when Interrupted is raised."""
     task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    stopped = False
-
-    def stop() -> None:
-        nonlocal stopped
-        if not stopped:
-            stopped = True
-            task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        raise Interrupted("interrupted") from None
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not task.done():
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        raise Interrupted("interrupted")
+    return task.result()
 
 
 def guarded(work: Callable[[], int]) -> int:
