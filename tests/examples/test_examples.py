@@ -28,6 +28,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def run(name: str, folder: pathlib.Path, **settings: str) -> subprocess.CompletedProcess[str]:
     # A proxy that leads nowhere: an example that talks to anything but BASE_URL fails.
     elsewhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "LUFTPAUSE_TOKEN": TOKEN}
+    elsewhere["PYTHONPATH"] = str(ROOT / "client")
     return subprocess.run(
         [sys.executable, str(ROOT / "examples" / name)],
         env=environment({**elsewhere, **settings}),
@@ -61,3 +62,23 @@ def test_without_luftpause_the_example_without_headers_says_so(stack: Stack, tmp
     done = run("no_headers.py", tmp_path, BASE_URL=f"{stack.engine_urls[0]}/v1")
     assert done.returncode == 1
     assert "no x-luftpause-run-id in the answer" in done.stderr
+
+
+def test_the_example_that_suspends_goes_on_without_redoing_a_step(stack: Stack, tmp_path: pathlib.Path) -> None:
+    settings = {"BASE_URL": stack.base_url, "FOLDER": str(tmp_path / "kept")}
+    codes, answered = [], []
+    for tokens in ("1700", "1700", ""):
+        done = run("suspend_resume.py", tmp_path, **settings, WINDOW_TOKENS=tokens)
+        assert done.stderr == ""
+        codes.append(done.returncode)
+        answered.append(re.findall(r"^answered: (.*)$", done.stdout, re.MULTILINE))
+        assert len(re.findall(r"^turn of run letters:", done.stdout, re.MULTILINE)) == len(answered[-1])
+    assert codes == [75, 75, 0]
+    assert all(answered)
+    letters = [letter for each in answered for letter in each]
+    assert len(letters) == len(set(letters)) == 4
+    assert "run ended" in done.stdout
+    again = run("suspend_resume.py", tmp_path, **settings)
+    assert again.returncode == 0
+    assert "4 of 4 letters answered" in again.stdout
+    assert "turn of run" not in again.stdout

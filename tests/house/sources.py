@@ -8,7 +8,7 @@ import pathlib
 from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-PACKAGES = ("cli", "common", "dataplane", "fakes", "loadgen", "runtime", "scheduler")
+PACKAGES = ("cli", "client", "common", "dataplane", "fakes", "loadgen", "runtime", "scheduler")
 CODE_FOLDERS = (*PACKAGES, "examples", "tests", "tools")
 _GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
@@ -24,7 +24,7 @@ class Module:
     @property
     def name(self) -> str:
         """As it is imported."""
-        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        return self.path.removeprefix("client/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
     @functools.cached_property
     def tree(self) -> ast.Module:

@@ -132,7 +132,7 @@ def test_only_configurations_read_the_environment() -> None:
     allowed = {"common/config.py", "common/secret.py"}
     found = [
         f"{module.path}:{node.lineno}"
-        for module in modules("common", "dataplane", "fakes", "loadgen", "scheduler")
+        for module in modules("client", "common", "dataplane", "fakes", "loadgen", "scheduler")
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv") and module.path not in allowed
     ]
