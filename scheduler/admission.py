@@ -5,7 +5,8 @@
   burst of completions at the moment of a probe would leave it low for ever. It is lifted when the replica is empty.
 - Where the size of the KV cache is known, batch work is limited by what fits into it, beside the interactive runs: so
   many runs that all find their prefixes again, or so many turns as can be in flight (`economy` tells which pays). A
-  queue in front of a cache that is not full is prefill that waits for its step, and limits nothing.
+  queue in front of a cache that is not full may be prefill that waits for its step; one that is there at two probes in a
+  row may not grow.
 - A replica whose rate limits do not fit the next held turn now has no room for it, nor for those behind it (`limited`).
 - Batch turns leave free the places of interactive runs that are expected back. What is kept never stops batch work
   altogether: where no batch work is, one turn may begin, and after STARVES_AFTER interactive turns it goes first.
@@ -114,9 +115,12 @@ def _limit(replica: Replica, probe: ReplicaProbed) -> int | None:
         return replica.limit
     if probe.waiting is None:
         return None
-    is_full = replica.kv_tokens is None or probe.kv_usage is None or probe.kv_usage >= FULL_FROM
-    if probe.waiting > 0 and is_full:
-        return max(1, probe.running or 0)
+    running = probe.running or 0
+    if replica.kv_tokens is not None and probe.kv_usage is not None and probe.kv_usage < FULL_FROM:
+        # Prefill that waits for its step is gone at the next probe; requests that wait for a seat are not.
+        return running + probe.waiting if probe.waiting and replica.waiting else None
+    if probe.waiting > 0:
+        return max(1, running)
     limit = replica.limit
     if limit is None or replica.in_flight == 0:
         return None

@@ -326,7 +326,10 @@ class Model:
         r.kept = max(r.kept * 0.8, self.resident(r, RunClass.INTERACTIVE))
         r.keeps = keeping_pays(r.economy, r.kv or 0, r.kept, keeps=r.keeps)
         full = before is None or event.kv_usage is None or event.kv_usage >= 0.8
-        if event.healthy and event.waiting and full:
+        waited, r.waiting = r.waiting, event.waiting
+        if event.healthy and event.waiting is not None and not full:
+            r.limit = (event.running or 0) + event.waiting if event.waiting and waited else None
+        elif event.healthy and event.waiting:
             r.limit = max(1, event.running or 0)
         elif event.healthy and (event.waiting is None or r.limit is None or not flying):
             r.limit = None

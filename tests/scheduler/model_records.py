@@ -20,6 +20,7 @@ class Replica:
     limit: int | None = None
     last: int = 0
     since_batch: int = 0
+    waiting: int | None = None
     kv: int | None = None
     kept: float = 0.0
     economy: Economy = NO_ECONOMY

@@ -78,8 +78,8 @@ def test_a_run_that_ends_leaves_nothing_behind() -> None:
     assert (known(story).batch_tokens, known(story).batch_flight_tokens, known(story).paused) == (0, 0, 0)
 
 
-def test_a_queue_before_a_cache_that_is_not_full_limits_nothing() -> None:
+def test_a_queue_that_stays_before_a_cache_that_is_not_full_may_not_grow() -> None:
     story = cached()
-    for usage, is_limited in ((0.3, False), (0.95, True)):
+    for usage, limit in ((0.3, None), (0.3, 5), (0.95, 2)):
         story.tell(ReplicaProbed(story.at, A, True, 2, 3, usage, None, KV_TOKENS))
-        assert (known(story).limit is not None) == is_limited
+        assert known(story).limit == limit
