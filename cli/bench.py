@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cli import comparisons, options
+from cli.fidelity import fidelity
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -16,7 +17,7 @@ app = typer.Typer(
     help="Measure a part against its bar; exits non-zero where the bar is missed.",
 )
 
-for command in (comparisons.flood, comparisons.routing, comparisons.fairness, comparisons.light):
+for command in (comparisons.flood, comparisons.routing, comparisons.fairness, comparisons.light, fidelity):
     app.command()(command)
 
 

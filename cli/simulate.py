@@ -27,7 +27,9 @@ ArmNames = Annotated[
 def simulate(
     *,
     arm_names: ArmNames = "router,luftpause",
-    profile: Annotated[str, typer.Option(help="Engines: a model on a device.")] = "cpu-testbed",
+    profile: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="Engines: a model on a device, or a fitted profile's file.")
+    ] = "cpu-testbed",
     replicas: Annotated[int, typer.Option(min=1, max=10_000, help="Number of engines.")] = 2,
     batch: Annotated[int, typer.Option(min=0, max=1_000_000, help="Agents with batch runs.")] = 48,
     interactive: Annotated[int, typer.Option(min=0, max=1_000_000, help="Agents with interactive runs.")] = 4,
@@ -53,17 +55,18 @@ def simulate(
 
     The same seed gives the same figures on every machine. docs/benchmarks.md tells how to read the tables.
     """
-    from fakes.engine.latency import PROFILES  # noqa: PLC0415 - each start of the command line would pay for it
+    from fakes.engine import profile_file  # noqa: PLC0415 - each start of the command line would pay for it
     from simulator.arms import named  # noqa: PLC0415
     from simulator.command import Simulation, main  # noqa: PLC0415
     from simulator.world import World  # noqa: PLC0415
 
     names = tuple(name.strip() for name in arm_names.split(",") if name.strip())
-    if profile not in PROFILES:
-        options.misused(f"--profile {profile}: expected one of {', '.join(PROFILES)}")
+    try:
+        engine = profile_file.named(profile)
+    except ValueError as error:
+        options.misused(f"--profile {profile}: {error}")
     if not names or not interactive + batch:
         options.misused("expected at least one arm and one agent")
-    engine = PROFILES[profile]
     try:
         for name in names:
             named(name)

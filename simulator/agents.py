@@ -8,18 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fakes.engine.batch import Request
+from fakes.engine.latency import Texts
 from loadgen.record import Tally, TurnRecord
 from loadgen.workload import Group, RunPlan, plan_run
 from simulator.clock import Clock
 
 START_S_MAX = 1.0
 """All agents have begun within this time."""
-CHARS_PER_TOKEN = 4.3
-"""Of the load's texts, with the tokeniser that the comparisons on a real engine use."""
-CONTEXT_OVERHEAD_TOKENS = 45
-"""Of the chat template and the fixed sentences around a run's context."""
-RESULT_OVERHEAD_TOKENS = 26
-"""The same around a tool's result."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,12 +42,13 @@ EndRun = Callable[[str, Group], None]
 class Agents:
     """All agents of all groups."""
 
-    def __init__(self, clock: Clock, groups: Sequence[Group], seed: int, block_tokens: int) -> None:
+    def __init__(self, clock: Clock, groups: Sequence[Group], seed: int, block_tokens: int, texts: Texts) -> None:
         self.clock = clock
         self.groups = tuple(groups)
         self.tallies = [Tally() for _ in groups]
         self.seed = seed
         self.block_tokens = block_tokens
+        self.texts = texts
         self.runs = 0
         self.submit: Submit
         self.end_run: EndRun | None
@@ -128,17 +124,17 @@ class _Run:
 
     def _request(self) -> Request:
         plan = self._plan.turns[self._done]
-        size = self._agents.block_tokens
+        size, texts = self._agents.block_tokens, self._agents.texts
         kept = len(self._blocks)
-        new_tokens = round(plan.new_chars / CHARS_PER_TOKEN)
+        new_tokens = round(plan.new_chars / texts.chars_per_token)
         if self._done == 0:
-            self._tokens = new_tokens + CONTEXT_OVERHEAD_TOKENS
+            self._tokens = new_tokens + round(texts.context_overhead_tokens)
         elif plan.kept_chars is not None:
-            kept_tokens = round(plan.kept_chars / CHARS_PER_TOKEN)
+            kept_tokens = round(plan.kept_chars / texts.chars_per_token)
             kept = min(kept, kept_tokens // size)
-            self._tokens = kept_tokens + new_tokens + CONTEXT_OVERHEAD_TOKENS
+            self._tokens = kept_tokens + new_tokens + round(texts.context_overhead_tokens)
         else:
-            self._tokens += new_tokens + RESULT_OVERHEAD_TOKENS
+            self._tokens += new_tokens + round(texts.result_overhead_tokens)
         prompt_tokens = max(1, self._tokens)
         # A hash is the run's number, the turn that wrote the block, and its place. What was generated is tokenised
         # anew as text in the next prompt, so only the old prompt matches.

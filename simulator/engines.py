@@ -26,14 +26,29 @@ class SimulatedEngine:
         self._clock = clock
         self._waiters: dict[int, Waiter] = {}
         self._stepping = False
+        self._coming = 0
+        """Requests that are being read."""
 
     @property
     def load(self) -> int:
         """Requests it has, queued ones too."""
-        return len(self.engine.running) + self.engine.waiting
+        return self._coming + len(self.engine.running) + self.engine.waiting
 
     def submit(self, request: Request, waiter: Waiter) -> None:
-        """Queues a request."""
+        """Queues a request, once the profile's overhead of a turn is over."""
+        turn_s = self.engine.profile.turn_s
+        if not turn_s:
+            self._queue(request, waiter)
+            return
+        self._coming += 1
+
+        def read() -> None:
+            self._coming -= 1
+            self._queue(request, waiter)
+
+        self._clock.after(turn_s, read)
+
+    def _queue(self, request: Request, waiter: Waiter) -> None:
         self.engine.submit(request, self._clock.now)
         self._waiters[id(request)] = waiter
         if not self._stepping:

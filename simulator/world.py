@@ -54,7 +54,7 @@ def play(
     warm_up_s, measure_s = timing.warm_up_s, timing.measure_s
     clock = Clock()
     engines = [SimulatedEngine(clock, world.profile) for _ in range(world.replicas)]
-    agents = Agents(clock, world.groups, seed, world.profile.block_tokens)
+    agents = Agents(clock, world.groups, seed, world.profile.block_tokens, world.profile.texts)
     built = arm(clock, engines)
     if checks and isinstance(built, Luftpause):
         built.check = check

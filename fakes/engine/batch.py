@@ -77,13 +77,14 @@ class Totals:
 class Engine:
     """One engine. The caller submits, then calls `step` again and again, at the time the last step ended."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, cost: CostModel | None = None) -> None:
+        """`cost` unset: that of the profile."""
         if profile.max_model_len > profile.kv_tokens:
             raise ValueError(f"max_model_len {profile.max_model_len} does not fit into kv_tokens {profile.kv_tokens}")
         self.profile = profile
         self.cache = KvCache(profile.kv_tokens // profile.block_tokens)
         self.totals = Totals()
-        self._cost = CostModel(profile)
+        self._cost = CostModel(profile) if cost is None else cost
         self._running: list[Request] = []
         self._waiting: OrderedDict[int, Request] = OrderedDict()
         self._ending: list[Request] = []

@@ -7,12 +7,24 @@ overheads come on top. The factors 1.36 and 1.95 and the three overheads are inf
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 WEIGHTS_FACTOR = 1.36
 """Measured over ideal time of reading the weights."""
 KV_FACTOR = 1.95
 """Measured over ideal time of reading the KV cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What the load's texts are in tokens, by the model's tokeniser and chat template."""
+
+    chars_per_token: float = 4.3
+    context_overhead_tokens: float = 45.0
+    """Of the chat template, the tools and the fixed sentences around a run's context."""
+    result_overhead_tokens: float = 26.0
+    """The same around a tool's result and the reply before it; below 0 where replies do not go back whole, such as
+    tool calls that were cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,9 @@ class Profile:
     """Overhead per step."""
     attention_pair_s: float = 0.0
     """Prefill's attention, per pair of a computed token and a token before it; 0 where it is small beside the rest."""
+    turn_s: float = 0.0
+    """Overhead per turn outside of all steps, such as reading the request; 0 where it is small beside a step."""
+    texts: Texts = field(default_factory=Texts)
 
 
 class CostModel:
@@ -140,24 +155,38 @@ H100X4_70B = Profile(
 )
 
 CPU_TESTBED = Profile(
-    # vLLM 0.32 on one core, a model of width 128, KV blocks of 128 tokens. Fitted, not derived: 8 ms a token alone,
-    # 33 ms at 12 requests with about 300 tokens of others' prefill in each step. The engine's own Python is what
-    # costs, so the overheads carry it.
+    # vLLM 0.32 on one core, a model of width 128 with 4 layers, KV blocks of 128 tokens: 43 interactive runs/min alone,
+    # 10-13 beside 129-134 batch runs/min through a router. Fitted, not derived (`./luftpause bench fidelity`): 8 ms a
+    # token alone, 33 ms at 12 requests of a flood that finds nothing cached. The engine's own Python is what costs,
+    # so the overheads carry it; decoding is what bounds it.
     name="cpu-testbed",
     parameters=1e6,
-    weights_bytes=4e6,
-    kv_bytes_per_token=1024,
+    weights_bytes=0,
+    kv_bytes_per_token=0.22e-6 / KV_FACTOR * 10e9,
     bandwidth_bytes_per_s=10e9,
-    effective_flops=2 * 1e6 * 16_000,
-    layers=2,
+    effective_flops=2 * 1e6 / 40e-6,
+    layers=0,
     kv_tokens=16_384,
     block_tokens=128,
     token_budget=2_048,
-    max_num_seqs=128,
+    max_num_seqs=16,
     max_model_len=8_192,
-    request_s=500e-6,
-    step_overhead_s=6.5e-3,
+    request_s=0.3e-3,
+    step_overhead_s=6.6e-3,
+    attention_pair_s=1e-8,
 )
 
-PROFILES = {profile.name: profile for profile in (LAPTOP_1B, H100_8B, A100_8B, H100X4_70B, CPU_TESTBED)}
+CPU_TESTBED_PREFILL = replace(
+    # The same with a model of width 384 and 6 layers: 23 interactive runs/min alone, 3.2 beside 27 through a router.
+    # Prefill is what bounds it.
+    CPU_TESTBED,
+    name="cpu-testbed-prefill",
+    effective_flops=2 * 1e6 / 200e-6,
+    step_overhead_s=9e-3,
+    attention_pair_s=1e-7,
+)
+
+PROFILES = {
+    profile.name: profile for profile in (LAPTOP_1B, H100_8B, A100_8B, H100X4_70B, CPU_TESTBED, CPU_TESTBED_PREFILL)
+}
 """Profiles by name."""

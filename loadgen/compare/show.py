@@ -60,6 +60,11 @@ def perform(rules: Rules, make: Callable[[Served], Sequence[Entry]]) -> Measured
     return uvloop.run(serve_until_signal(lambda stop: _perform(rules, make, stop)))
 
 
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives; SIGINT and SIGTERM cancel it. Raises Interrupted then, and what `work` raises."""
+    return uvloop.run(serve_until_signal(lambda stop: _unless(stop, work)))
+
+
 async def _perform(rules: Rules, make: Callable[[Served], Sequence[Entry]], stop: asyncio.Event) -> Measured:
     serves = await _unless(stop, look(rules))
     named = replace(rules, model=rules.model or serves.model)
