@@ -27,9 +27,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield running
 
 
-def shown(document: str, language: str, stack: Stack) -> str:
-    """The one block of `language` in `document`, with the addresses of `stack` and the checkout's path."""
-    [block] = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+def shown(document: str, language: str, stack: Stack, about: str = "") -> str:
+    """The one block of `language` in `document` with the text `about`, with the addresses of `stack` and the checkout's
+    path."""
+    found = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+    [block] = [each for each in found if about in each]
     return (
         str(block)
         .replace("http://127.0.0.1:8080/v1", stack.base_url)
@@ -73,8 +75,16 @@ def rounded(value: Any) -> Any:
 def test_python_drives_the_scheduler_as_the_guide_shows(stack: Stack, tmp_path: pathlib.Path) -> None:
     [line] = re.findall(r"^ +python (-m grpc_tools\.protoc .*)$", (ROOT / "docs/guide.md").read_text(), re.MULTILINE)
     python(tmp_path, *(word.replace("path/to/luftpause", str(ROOT)) for word in line.split()))
-    out = python(tmp_path, "-c", shown("docs/guide.md", "python", stack))
+    out = python(tmp_path, "-c", shown("docs/guide.md", "python", stack, "SchedulerStub"))
     assert re.fullmatch(r"engine-\d http://127\.0\.0\.1:\d+\S*\nreports taken: 2\n", out), out
+
+
+def test_an_agent_goes_on_after_its_checkpoint_as_the_guide_shows(stack: Stack, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "luftpause_client").symlink_to(ROOT / "client" / "luftpause_client")
+    code = shown("docs/guide.md", "python", stack, "luftpause_client")
+    done = python(tmp_path, "-c", code)
+    assert re.fullmatch(r"True \d+\n", done), done
+    assert python(tmp_path, "-c", code) == done
 
 
 async def test_node_drives_the_scheduler_as_the_guide_shows(stack: Stack, tmp_path: pathlib.Path) -> None:
