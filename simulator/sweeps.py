@@ -113,20 +113,22 @@ class Sweep:
         tell("warm-up")
         await self._everywhere(partial(self._whole_run, workload))
         self._swept = Swept()
+        # All again and again, not each again and again: a slow moment of the machine then spoils one of each at most.
+        for number in range(1, REPEATS + 1):
+            await self._all(workload, partial(_numbered, tell, number))
+        return self._swept
+
+    async def _all(self, workload: Workload, tell: Callable[[str], None]) -> None:
         window_chars = CHARS_PER_TOKEN_LEAST * self._profile.max_model_len
+        tell("prompts")
         for chars in (chars for chars in SINGLE_CHARS if chars < window_chars):
-            tell(f"prefill of {chars} characters")
-            for _ in range(REPEATS):
-                await self._everywhere(partial(self._single, chars))
-        for _ in range(REPEATS):
-            tell("turns of a run")
-            await self._everywhere(partial(self._whole_run, workload))
+            await self._everywhere(partial(self._single, chars))
+        tell("a run")
+        await self._everywhere(partial(self._whole_run, workload))
         for chars in TOGETHER_CHARS:
             for count in self._counts(chars, workload.max_tokens):
                 tell(f"{count} turns together at {chars} characters")
-                for _ in range(REPEATS):
-                    await self._everywhere(partial(self._together, workload, chars, count))
-        return self._swept
+                await self._everywhere(partial(self._together, workload, chars, count))
 
     async def _everywhere(self, work: Callable[[str], Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*(work(engine) for engine in self._engines))
@@ -198,3 +200,7 @@ class Sweep:
             raise ProcessError(f"engine {engine}: tells no usage")
         seconds = time.perf_counter() - begun_s
         return SentTurn(reply.prompt_tokens, reply.cached_tokens or 0, reply.completion_tokens, seconds), reply
+
+
+def _numbered(tell: Callable[[str], None], number: int, what: str) -> None:
+    tell(f"{number} of {REPEATS}: {what}")
