@@ -2,7 +2,7 @@
 
 Each batch of turns that were sent together is replayed on the batching of `fakes.engine.batch`, counting what its
 steps do. The duration of a turn is then a sum of constants times counts, so the constants follow by least squares
-(of relative errors, none of them negative).
+of the relative errors, none of them negative.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ CONSTANTS = ("step_s", "request_s", "token_s", "context_s", "pair_s", "turn_s")
 attention, a turn."""
 _NOMINAL = 1e9
 """FLOP/s and bytes/s of a fitted profile: it knows quotients alone."""
+
+_ROUNDS = 20
+_USUAL_ERROR = 0.05
+"""Relative errors above this count by their size, not by its square (Huber's loss, by reweighting): an outlier that
+the median has not removed must not decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +115,16 @@ def fit(batches: Sequence[Batch], profile: Profile) -> Fit:
     Raises ValueError if the batches do not tell.
     """
     rows = [counts(batch, profile) for batch in batches]
-    weighted = [[value / batch.seconds for value in row] for row, batch in zip(rows, batches, strict=True)]
-    solution = non_negative(weighted, [1.0] * len(rows))
-    predicted = tuple(sum(a * x for a, x in zip(row, solution, strict=True)) for row in rows)
+    trust = [1.0] * len(rows)
+    for _ in range(_ROUNDS):
+        weighted = [
+            [weight * value / batch.seconds for value in row]
+            for weight, row, batch in zip(trust, rows, batches, strict=True)
+        ]
+        solution = non_negative(weighted, trust)
+        predicted = tuple(sum(a * x for a, x in zip(row, solution, strict=True)) for row in rows)
+        errors = [abs(now_s / batch.seconds - 1) for now_s, batch in zip(predicted, batches, strict=True)]
+        trust = [1.0 if error <= _USUAL_ERROR else math.sqrt(_USUAL_ERROR / error) for error in errors]
     return Fit(dict(zip(CONSTANTS, solution, strict=True)), predicted)
 
 

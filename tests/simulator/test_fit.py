@@ -49,6 +49,16 @@ def test_a_noisy_measurement_is_still_predicted() -> None:
         assert predicted_s == pytest.approx(batch.seconds, rel=0.04)
 
 
+def test_an_outlier_does_not_decide() -> None:
+    batches = measured(CPU_TESTBED)
+    at = next(number for number, batch in enumerate(batches) if batch.label == "prefill 500")
+    slow = tuple(replace(turn, seconds=3 * turn.seconds) for turn in batches[at].turns)
+    found = fit([*batches[:at], Batch("prefill 500", slow), *batches[at + 1 :]], CPU_TESTBED)
+    for number, batch in enumerate(batches):
+        if number != at:
+            assert found.predicted_s[number] == pytest.approx(batch.seconds, rel=0.1), batch.label
+
+
 def test_a_slow_moment_is_not_fitted() -> None:
     seen = [Batch("a", (SentTurn(10, 0, 1, seconds),)) for seconds in (1.0, 9.0, 1.1)]
     assert [batch.seconds for batch in typical(seen)] == [1.1]
