@@ -20,6 +20,9 @@ CHECKS: tuple[tuple[str, ...], ...] = (
     ("-m", "mypy"),
 )
 
+SIDE_BY_SIDE = ("-n", "auto", "--dist", "loadfile")
+"""A process a core, each with whole files: most tests wait for processes to start. `-n 0` after it takes it back."""
+
 
 class Command(TyperCommand):
     """Leaves the options that it does not know to pytest."""
@@ -33,7 +36,7 @@ def test(
     """Run all checks: generated code, lint, format, types, tests. What follows is passed on to pytest."""
     failed = [
         " ".join(arguments)
-        for arguments in (*CHECKS, ("-m", "pytest", *(pytest_arguments or [])))
+        for arguments in (*CHECKS, ("-m", "pytest", *SIDE_BY_SIDE, *(pytest_arguments or [])))
         if not _passes(arguments)
     ]
     if failed:
