@@ -26,6 +26,8 @@ from scheduler.ordered import Key
 from scheduler.pools import load_key, put_replica
 from scheduler.state import Draft, Replica, Run, Turn
 
+ROUNDING_S = 1e-6
+"""Else a turn whose time is the last digit of a float away would be tried for ever at the same moment."""
 TOO_MANY_REQUESTS = 429
 SERVER_ERROR = 500
 UNREACHABLE = 0
@@ -284,10 +286,11 @@ def _tell(draft: Draft, turn: Turn, limits: LimitsTold | None) -> None:
 
 
 def _opens(replica: Replica, need: Need, usd: float, now: float) -> float:
-    """When the budget of `replica` fits the turn."""
+    """When the budget of `replica` fits the turn; a time that has come but for the error of a sum is `now`."""
     budget = replica.budget
     assert budget is not None
-    return ledger.opens_at(budget, need, usd, now)
+    opens = ledger.opens_at(budget, need, usd, now)
+    return now if opens - now < ROUNDING_S else opens
 
 
 def _dry(draft: Draft, replica: Replica, turn: Turn, opens: float) -> None:

@@ -12,7 +12,7 @@ reset was seen counts as fixed, which is the careful guess, and one that nobody 
 
 A provider that refuses what should have fit again and again gives less than it says: `trust` is the share of its word
 that is believed. It is measured at a second refusal, from what was spent since the window was last known; kept for half
-an hour, twice as long each time; and grows again by a hundredth a minute. A first refusal only makes cautious.
+an hour, twice as long each time; grows again by a hundredth a minute. A first refusal only makes cautious.
 """
 
 from __future__ import annotations
@@ -36,21 +36,17 @@ RESET_TOLERANCE_S = 1.5
 IMPLIED_TOLERANCE = 0.04
 TRUST_MIN = 0.05
 TRUSTED_AFTER_429 = 0.93
-"""Of what was measured."""
 DISTRUST_S = 1800.0
 DISTRUST_S_MAX = 86400.0
 TRUST_A_S = 0.01 / 60
 MEASURED_MIN = 0.5
 """Share of a window that must have been given since the mark: less measures nothing."""
 HONEST = 0.97
-"""Who gave this share of what it said is taken at its word: the rest is our own error."""
+"""Who gave this share of what it said is believed."""
 OVERHEAD_UP, OVERHEAD_DOWN = 0.5, 0.1
-OVERHEAD_MAX = 0.25
-"""Share of the window."""
-AGAIN_S = 1.0
-"""Refusals within this time are one: the turns were in flight together."""
-SURPRISED = 0.01
-"""Caution above it: there was a refusal in the last minutes."""
+OVERHEAD_MAX = 0.25  # of the window
+AGAIN_S = 1.0  # refusals within this time are one: the turns were in flight together
+SURPRISED = 0.01  # caution above it: there was a refusal in the last minutes
 CAUTION_AFTER_429 = 0.25
 CAUTION_MAX = 1.0
 CAUTION_HALF_LIFE_S = 120.0
@@ -74,8 +70,10 @@ class Window(Struct, frozen=True, gc=False):
     """When it is full again, by the provider's last word, or since something was charged to a fixed one."""
     evidence: float = 0.0
     """Above 0: fixed; below: continuous."""
-    since_told: float = 0.0
-    """Charged since the last reset was told."""
+    charged: float = 0.0
+    """All that was ever charged."""
+    charged_then: float = 0.0
+    """The same when the turn was charged whose answer told of the last reset: what came later is not in it."""
     implied_s: float = 0.0
     """The period that the last reset told would mean, were it a token bucket's; 0: not known."""
     told_remaining: float = -1.0
@@ -130,6 +128,8 @@ class Mark(Struct, frozen=True, gc=False):
     """Of the charge."""
     is_alone: bool
     """Nothing else was in flight."""
+    charged: float
+    """All that was ever charged, with it."""
 
 
 def full(dimension: Dimension, label: str, limit: float, period_s: float, at: float) -> Window:
@@ -149,14 +149,14 @@ def aged(window: Window, at: float) -> Window:
         return replace(window, level=min(window.capacity, window.level + window.rate * passed_s), at=at)
     if window.resets_at is not None and at >= window.resets_at:
         # If it is a token bucket after all, what was charged since its reset was told has put that off.
-        mark = window.capacity - (0.0 if window.evidence >= SURELY else window.since_told)
+        mark = window.capacity - (0.0 if window.evidence >= SURELY else window.charged - window.charged_then)
         return replace(
             window,
             level=mark,
             at=at,
             resets_at=None,
             told_remaining=-1.0,
-            since_told=0.0,
+            charged_then=window.charged,
             rolled=window.rolled + 1,
             spent=0.0,
             mark_level=mark,
@@ -166,7 +166,7 @@ def aged(window: Window, at: float) -> Window:
 
 
 def is_plain(window: Window) -> bool:
-    """Whether it is a token bucket that is believed and nothing to be cautious about: what the fast ways are for."""
+    """Whether it is a token bucket that is believed, and no caution is due: what the fast ways are for."""
     return window.trust == 1.0 and not window.caution and (window.evidence < 0 or not (window.evidence or window.told))
 
 
@@ -215,11 +215,13 @@ def charge(window: Window, amount: float, unsure: float, at: float) -> tuple[Win
         at=max(at, window.at),
         resets_at=resets_at,
         spent=window.spent + amount,
-        since_told=window.since_told + amount,
+        charged=window.charged + amount,
         unsure=all_unsure,
     )
     is_alone = window.unsure <= 0
-    return charged, Mark(amount, level, window.shifted, window.rolled, window.marked_at, unsure, is_alone)
+    return charged, Mark(
+        amount, level, window.shifted, window.rolled, window.marked_at, unsure, is_alone, charged.charged
+    )
 
 
 def credit(window: Window, mark: Mark, actual: float, at: float, *, was_taken: bool = True) -> Window:
@@ -244,7 +246,7 @@ def credit(window: Window, mark: Mark, actual: float, at: float, *, was_taken: b
 
 def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
     """Corrects a window, aged to `at`, by what the answer to a turn told; `mark`: that turn's own charge."""
-    window = _sized(window, seen, at)
+    window = _sized(window, seen, mark, at)
     remaining = seen.remaining
     if remaining is None:
         return replace(window, told=True)
@@ -339,7 +341,7 @@ def _measured(window: Window, at: float) -> Window:
     return replace(marked, trust=trust, trust_kept=trust, trusted_at=at + window.distrust_s)
 
 
-def _sized(window: Window, seen: Seen, at: float) -> Window:
+def _sized(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
     """The window with the limit, reset, period and kind that `seen` lets conclude."""
     limit = seen.limit if seen.limit else window.limit
     if seen.limit and window.told_remaining < 0 and not window.told:
@@ -363,8 +365,9 @@ def _sized(window: Window, seen: Seen, at: float) -> Window:
     )
     if evidence >= 0 and seen.reset_s > period_s:
         period_s = min((p for p in PERIODS_S.values() if p >= seen.reset_s), default=period_s)
-    implied_s = _implied_s(limit, seen)
-    return replace(window, limit=limit, period_s=period_s, resets_at=resets_at, evidence=evidence, implied_s=implied_s)
+    told = replace(window, limit=limit, period_s=period_s, resets_at=resets_at, evidence=evidence)
+    charged_then = window.charged if mark is None else mark.charged
+    return replace(told, implied_s=_implied_s(limit, seen), charged_then=charged_then)
 
 
 def _as_bucket(limit: float, seen: Seen, window: Window) -> tuple[float, bool | None]:

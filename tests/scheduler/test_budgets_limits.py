@@ -141,6 +141,15 @@ def test_a_bucket_of_an_unusual_period_is_recognised() -> None:
     assert budget.windows[0].period_s == pytest.approx(3, rel=0.05)
 
 
+def test_a_reset_that_was_told_before_other_turns_came_refills_nothing_of_theirs() -> None:
+    budget, first = taken(ledger.start((), 0.0), need(1000))
+    budget = ledger.told(budget, first, told(remaining=5000, reset_s=0.5), 0.1)
+    budget, second = taken(budget, need(1000), 0.2)
+    budget, _ = taken(budget, need(3000), 0.2)
+    budget = ledger.told(budget, second, told(remaining=4000, reset_s=1.0), 0.3)
+    assert not fits(budget, need(4000), 1.4)
+
+
 def test_headers_that_lag_take_nothing_twice() -> None:
     """Three turns are placed before the first one's answer tells what was left after it alone."""
     budget = ledger.start((TOKENS,), 0.0)

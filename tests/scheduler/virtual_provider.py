@@ -143,10 +143,12 @@ class World:
                 assert not isinstance(effect, RefuseTurn), effect
         due = min(self.state.dry.values(), default=float("inf"))
         if due < self.ticks_at:
-            self.ticks_at = due
-            self.later(max(0.0, due - self.at), self.tick)
+            self.ticks_at = max(due, self.at + 1e-3)
+            self.later(self.ticks_at - self.at, self.tick)
 
     def tick(self) -> None:
+        if self.at < self.ticks_at - 1e-9:
+            return  # an earlier one has come meanwhile
         self.ticks_at = float("inf")
         self.tell(Ticked(self.at))
 
