@@ -210,10 +210,10 @@ def test_an_up_that_is_stopped_before_all_is_healthy_fails_and_leaves_nothing(pl
     place.settings = {"STANDIN_UNHEALTHY": "1"}
     up = subprocess.Popen(place.command("up", "--detach"), env=environment(place.settings), stderr=subprocess.PIPE)
     try:
-        wait_until_sync(lambda: len(place.recorded()) == len(services.NAMES), timeout_s=20, what="all are started")
+        wait_until_sync(lambda: len(place.recorded()) == len(services.NAMES), timeout_s=60, what="all are started")
         started = place.recorded()
         up.terminate()
-        _, errors = up.communicate(timeout=20)
+        _, errors = up.communicate(timeout=60)
     finally:
         up.kill()
         up.communicate()
