@@ -29,7 +29,7 @@ DOCS = pathlib.Path(__file__).resolve().parent.parent.parent / "docs"
 UNITS = {
     *("seconds", "bytes", "tokens", "ratio"),
     *("turns", "runs", "requests", "connections", "streams", "spans", "messages", "calls", "commits", "answers"),
-    *("events", "placements", "refusals", "resyncs", "dataplanes", "schedulers"),
+    *("events", "placements", "refusals", "resyncs", "dataplanes", "fallbacks", "schedulers"),
     *("healthy", "up", "writable"),  # 0 or 1
 }
 """A word of each name says what is counted, or in which base unit."""
