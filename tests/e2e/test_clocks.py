@@ -13,11 +13,12 @@ from tests.house.sources import modules
 from tests.scheduler.running_host import running_host, turn
 from tests.waiting import wait_until
 
-WALL_CLOCK = {"scheduler/__main__.py"}
-"""Modules of the two services that look at it: to number placements above those of schedulers before."""
+WALL_CLOCK = {"scheduler/__main__.py", "scheduler/spend_ledger.py", "dataplane/pool_view.py"}
+"""Modules of the two services that look at it: to number placements above those of schedulers before; to keep spend for
+some days; and to read a deadline that a client gives as a date."""
 
 
-def test_only_the_first_placements_number_comes_from_the_clock_on_the_wall() -> None:
+def test_only_what_outlives_a_process_or_comes_as_a_date_is_told_by_the_clock_on_the_wall() -> None:
     reads = {
         module.path
         for module in modules("scheduler", "dataplane")
