@@ -14,12 +14,12 @@ TURNS_MAX = 16
 """Runs with more turns done count as with so many."""
 PAUSED_AT_FIRST = 1.0
 """Taken for the share of runs that return after a tool call, until it is known."""
-IDLE_AT_FIRST = 0.6
+IDLE_AT_FIRST = 0.25
 """The same after a reply without one."""
 EXPECTED_FROM = 0.3
 """A run is expected back if so large a share of those like it returned."""
 WEIGHT = 0.15
-"""Of one run in the share: what three runs like it did outweighs IDLE_AT_FIRST."""
+"""Of one run in the share: one run that returned makes those like it expected."""
 PAUSE_WEIGHT = 0.05
 SPREADS = 4.0
 """A run is waited for the mean pause and so many mean deviations."""

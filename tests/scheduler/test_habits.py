@@ -5,9 +5,10 @@ from __future__ import annotations
 from scheduler.habits import PAUSE_S_MAX, USUAL, returned, stayed_away
 
 
-def test_a_run_that_called_a_tool_is_expected_and_so_is_one_of_an_unknown_caller() -> None:
+def test_a_run_that_called_a_tool_is_expected_and_an_idle_one_when_one_like_it_returned() -> None:
     assert USUAL.expects(1, paused=True)
-    assert USUAL.expects(1, paused=False)
+    assert not USUAL.expects(1, paused=False)
+    assert returned(USUAL, 1, 1.0, paused=False).expects(1, paused=False)
     assert USUAL.patience_s == PAUSE_S_MAX
 
 
