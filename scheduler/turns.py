@@ -80,20 +80,21 @@ def ended(draft: Draft, event: TurnEnded) -> None:
         return
     if turn.reservation is not None:
         turn = limited.ended(draft, turn, event)
+    tokens = None
     if turn.run_id is not None and event.tool_call_ids:
         remember_tool_calls(draft, draft.runs[turn.run_id], event.tool_call_ids)
     if turn.run_id is not None and event.prompt_tokens is not None:
         _measure(draft, turn, draft.runs[turn.run_id], event.prompt_tokens, event)
-    leave_flight(draft, turn, paused=event.has_tool_calls, done=1)
+        tokens = event.prompt_tokens + (event.completion_tokens or 0)
+    leave_flight(draft, turn, paused=event.has_tool_calls, done=1, tokens=tokens)
 
 
 def _measure(draft: Draft, turn: Turn, run: Run, prompt_tokens: int, event: TurnEnded) -> None:
-    """Notes what a whole turn told of its run's size and of its replica's economy."""
+    """Notes what a whole turn told of its replica's economy; its run is as it was before."""
     assert turn.replica is not None
     completion_tokens = event.completion_tokens or 0
     known = run.tokens if run.is_measured and run.turns_done else 0
     fresh_tokens = max(0, prompt_tokens - known)
-    put_run(draft, replace(run, tokens=prompt_tokens + completion_tokens, is_measured=True))
     first_token_s, decode_s = turn.first_token_at - turn.placed_at, draft.now - turn.first_token_at
     if turn.first_token_at == 0.0 or decode_s < WHOLE_REPLY_SHARE * first_token_s:
         return  # the reply was not streamed: when its first token came is not known
@@ -145,8 +146,8 @@ def expired(draft: Draft, turn: Turn) -> None:
     leave_flight(draft, turn, paused=False, done=0)
 
 
-def leave_flight(draft: Draft, turn: Turn, *, paused: bool, done: int) -> None:
-    """Takes a turn out of flight and sets its run's phase."""
+def leave_flight(draft: Draft, turn: Turn, *, paused: bool, done: int, tokens: int | None = None) -> None:
+    """Takes a turn out of flight and sets its run's phase, and its size where an engine told `tokens`."""
     free_slot(draft, turn)
     if turn.run_id is None:
         return
@@ -158,6 +159,8 @@ def leave_flight(draft: Draft, turn: Turn, *, paused: bool, done: int) -> None:
         paused_at=draft.now,
         turns_done=run.turns_done + done,
         active_at=draft.now,
+        tokens=run.tokens if tokens is None else tokens,
+        is_measured=run.is_measured or tokens is not None,
     )
     habit = draft.habits.get(run.caller, USUAL)
     if done and not settled.in_flight and not run.ended and habit.expects(settled.turns_done, paused=paused):
