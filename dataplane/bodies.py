@@ -17,10 +17,14 @@ def read(body: bytes, decoder: msgspec.json.Decoder[T]) -> T | ApiError:
     if not body:
         return invalid("body", "expected JSON, it is empty")
     try:
+        if not body.isascii():
+            body.decode()  # the decoder skips strings that it does not want without a look
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         return _explain(str(error))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        return invalid("body", f"expected JSON in UTF-8: {error.reason} at byte {error.start}")
+    except msgspec.DecodeError as error:
         return invalid("body", f"expected JSON: {error}")
     except RecursionError:
         return invalid("body", "expected JSON that is nested less deeply")

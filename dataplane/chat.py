@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from dataplane import bodies
-from dataplane.errors import ApiError, invalid
+from dataplane.errors import ApiError
 
 TOOL_CALL_IDS_MAX = 64
 TOOL_CALL_ID_CHARS_MAX = 256
@@ -71,13 +71,7 @@ _TRUE = msgspec.Raw(b"true")
 
 def parse(body: bytes) -> ChatRequest | ApiError:
     """The request in `body`, or a 400 that names the field and what was expected."""
-    request = bodies.read(body, _DECODER)
-    if isinstance(request, ChatRequest) and request.stream_options is not msgspec.UNSET:
-        try:
-            body.decode()  # `ask_for_usage` reads all keys, most of which the decoder skips without a look
-        except UnicodeDecodeError as error:
-            return invalid("body", f"expected JSON in UTF-8: {error.reason} at byte {error.start}")
-    return request
+    return bodies.read(body, _DECODER)
 
 
 def with_model(body: bytes, model: str) -> bytes:
