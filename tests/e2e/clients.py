@@ -118,12 +118,11 @@ async def status(rig: Rig) -> dict[str, Any]:
     return found
 
 
-async def phases(rig: Rig, run_class: str | None = None) -> dict[str, int]:
-    """How many runs, or runs of `run_class`, are in each phase."""
+async def phases(rig: Rig) -> dict[str, int]:
+    """How many runs are in each phase."""
     counts: dict[str, int] = {}
     for entry in (await status(rig))["runs"]:
-        if run_class in (None, entry["class"]):
-            counts[entry["phase"]] = counts.get(entry["phase"], 0) + entry["runs"]
+        counts[entry["phase"]] = counts.get(entry["phase"], 0) + entry["runs"]
     return counts
 
 

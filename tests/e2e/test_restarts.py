@@ -208,21 +208,20 @@ async def six_run(rig: Rig) -> bool:
 async def test_a_run_that_ended_while_a_dataplane_was_cut_off_does_not_come_back_with_it(
     rig: Rig, clients: tuple[Client, Client]
 ) -> None:
-    # In a class of its own: what earlier tests left paused may become idle meanwhile.
-    assert await paused_batch_runs(rig) == 0
-    await clients[0].ask(calling(), named("ended", run_class="batch"))
-    await wait_until(lambda: paused_batch_runs(rig))
+    paused = await paused_runs(rig)
+    await clients[0].ask(calling(), named("ended"))
+    await wait_until(lambda: are_paused(rig, paused + 1))
     link = rig.links["dataplane-0>scheduler"]
     link.refuse()
     link.reset()
     await wait_until(lambda: first_is_cut_off(rig))
     await clients[1].end_run("ended")
-    await wait_until(lambda: no_batch_run_is_paused(rig))
+    await wait_until(lambda: are_paused(rig, paused))
     await link.start()
     await both_connected(rig)
     # The resync has been applied when a turn of this dataplane is answered.
     assert (await clients[0].ask(chat(), named("after"))).status == 200
-    assert await paused_batch_runs(rig) == 0
+    assert await paused_runs(rig) == paused
     with contextlib.suppress(AssertionError):
         await clients[0].end_run("after")
 
@@ -231,9 +230,9 @@ async def first_is_cut_off(rig: Rig) -> bool:
     return await gauge(rig, "schedulers_connected", 0) == 0
 
 
-async def paused_batch_runs(rig: Rig) -> int:
-    return (await phases(rig, "batch")).get("paused", 0)
+async def paused_runs(rig: Rig) -> int:
+    return (await phases(rig)).get("paused", 0)
 
 
-async def no_batch_run_is_paused(rig: Rig) -> bool:
-    return await paused_batch_runs(rig) == 0
+async def are_paused(rig: Rig, runs: int) -> bool:
+    return await paused_runs(rig) == runs

@@ -31,5 +31,6 @@ def test_without_smg_luftpause_is_compared_with_engines_in_turn(tmp_path: pathli
     assert list(report["entries"]) == ["round-robin", "luftpause"]
     runs, share = report["bars"]
     assert runs["least"] == 1.0
-    assert share["seen"] > 0
-    assert done.returncode == (0 if runs["holds"] else 1)
+    # Three seconds on a busy machine are too few for which is better; that is what the bench itself is for.
+    assert -1 <= share["seen"] <= 1
+    assert done.returncode == (0 if runs["holds"] and share["holds"] else 1)
