@@ -17,21 +17,10 @@ import math
 from msgspec import Struct
 from msgspec.structs import replace
 
+from scheduler.budgets.answers import ROUNDED, first_seen, see, taken_on_arrival
 from scheduler.budgets.headers import Dimension, LimitsTold, Seen
 from scheduler.budgets.prediction import Need
-from scheduler.budgets.windows import (
-    Mark,
-    Window,
-    aged,
-    charge,
-    credit,
-    first_seen,
-    fits_at,
-    full,
-    refused,
-    see,
-    taken_on_arrival,
-)
+from scheduler.budgets.windows import Mark, Window, aged, charge, credit, fits_at, full, refused
 
 COOLDOWN_S = 1.0
 """After a 429 that names no time; doubles with each further one in a row."""
@@ -42,7 +31,7 @@ BREAKER_FAILURES = 3
 BREAKER_S = 5.0
 """An open breaker lets a probe through after so long; twice as long each time the probe fails."""
 BREAKER_S_MAX = 60.0
-COUNTED_DOWN = 0.1
+COUNTED_DOWN = 0.3
 """How fast the share of `max_tokens` that is counted on arrival falls to what is seen; a 429 sets it to all again."""
 COUNTED_SURELY_LESS = 0.5
 WINDOWS_MAX = 16
@@ -297,10 +286,10 @@ def _expected(budget: Budget, dimension: Dimension, need: Need) -> float:
 
 
 def _unsure(dimension: Dimension, amount: float, need: Need) -> float:
-    """What of a charge may be too much."""
+    """What of a charge the provider may not have taken."""
     if dimension is Dimension.REQUESTS:
         return 0.0
-    return max(0.0, amount - need.prompt) if dimension is Dimension.TOKENS else amount
+    return max(0.0, amount - need.prompt_least) if dimension in PROMPT_COUNTED else amount
 
 
 def _actual(dimension: Dimension, spent: Spent) -> float:
@@ -326,15 +315,18 @@ def _number_of(windows: list[Window], seen: Seen) -> int | None:
 
 
 def _counted(counted: float, window: Window, seen: Seen, mark: Mark, need: Need) -> float:
-    """The share of `max_tokens` that is counted on arrival, by how much less is left than before the turn's charge."""
+    """The share of `max_tokens` that is counted on arrival, by how much a full window lacks after the turn's charge.
+
+    Of one that is not full our account may be low, by what was given back or refilled on the way, and a share too low
+    is a 429; what a full one lacks was taken, whatever came in meanwhile."""
     if window.dimension is Dimension.INPUT or not need.max_tokens or seen.remaining is None:
         return counted
-    if mark.rolled != window.rolled or window.trust < 1.0 or not mark.is_alone:
+    limit = window.limit if seen.limit is None else seen.limit
+    if not mark.is_alone or window.trust < 1.0 or limit > window.limit or mark.level + mark.charge < limit - ROUNDED:
         return counted
-    before = mark.level + mark.charge + window.shifted - mark.shifted
     prompt = need.on_arrival if window.dimension is Dimension.TOKENS else 0.0
-    share = max(0.0, min(1.0, (before - seen.remaining - prompt) / need.max_tokens))
-    # A share of more than half may as well be all, and our own account a little low.
+    share = max(0.0, min(1.0, (limit - seen.remaining - prompt) / need.max_tokens))
+    # A share of more than half may as well be all: a provider counts prompts a little otherwise.
     return counted + COUNTED_DOWN * (share - counted) if share < min(counted, COUNTED_SURELY_LESS) else counted
 
 

@@ -57,6 +57,18 @@ def test_configured_limits_suffice_where_no_header_comes() -> None:
     assert world.wall_s <= 1.03 * fluid_s(world)
 
 
+@pytest.mark.parametrize("median_s", [0.005, 0.05, 0.4])
+@pytest.mark.parametrize("pool", [(), LEARNED])
+def test_an_uneven_way_on_which_turns_overtake_each_other_costs_no_429(
+    median_s: float, pool: tuple[Replica, ...]
+) -> None:
+    world = World({"a": Provider(Bucket(6000), Bucket(30))}, agents(), 1, pool=pool, uneven=True)
+    world.way_s = lambda chance: median_s * min(8.0, chance.lognormvariate(0, 1))
+    world.run()
+    assert refusals(world) == 0
+    assert world.wall_s <= 1.03 * fluid_s(world)
+
+
 def test_fixed_windows_learned_from_answers_cost_at_most_two_429() -> None:
     fixed = Provider(Bucket(6000, fixed=True), Bucket(30, fixed=True))
     world = World({"a": fixed}, agents(), 3, pool=LEARNED)

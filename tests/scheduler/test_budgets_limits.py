@@ -162,6 +162,54 @@ def test_headers_that_lag_take_nothing_twice() -> None:
     assert budget.windows[0].level == pytest.approx(level + 50)
 
 
+def test_a_turn_that_overtook_others_raises_nothing_of_what_they_took() -> None:
+    """It was placed last and arrived first, so what its answer tells of is a window that the others are not in yet."""
+    budget = ledger.start((TOKENS,), 0.0)
+    for _ in range(5):
+        budget, turn = taken(budget, need(1000))
+    level = budget.windows[0].level
+    budget = ledger.told(budget, turn, told(remaining=5000, reset_s=10), 0.0)
+    assert budget.windows[0].level == level
+
+
+def test_a_turn_that_was_alone_raises_an_account_that_is_too_low() -> None:
+    budget = ledger.emptied(ledger.start((TOKENS,), 0.0), 20.0, 0.0)
+    budget, turn = taken(budget, need(1000))
+    budget = ledger.told(budget, turn, told(remaining=4900, reset_s=11), 0.5)
+    assert budget.windows[0].level == pytest.approx(4899)
+
+
+@pytest.mark.parametrize(("remaining", "counted"), [(5900, 0.7), (4900, 1.0)])
+def test_whether_max_tokens_are_counted_is_read_off_a_full_window(remaining: float, counted: float) -> None:
+    budget, turn = taken(ledger.start((TOKENS,), 0.0), need(100, 50, 1000))
+    budget = ledger.told(budget, turn, told(remaining=remaining, reset_s=1), 0.5)
+    assert budget.counted == pytest.approx(counted)
+
+
+def test_whether_max_tokens_are_counted_is_not_read_off_an_account_that_may_be_low() -> None:
+    budget = ledger.emptied(ledger.start((TOKENS,), 0.0), 50.0, 0.0)
+    budget, turn = taken(budget, need(100, 50, 1000))
+    budget = ledger.told(budget, turn, told(remaining=4900, reset_s=11), 0.5)
+    assert budget.counted == 1.0
+
+
+def test_a_window_of_unknown_kind_that_was_overdrawn_is_full_again_some_day() -> None:
+    seen = (
+        Seen(Dimension.TOKENS, "", 6000, 5000, 2.0),
+        Seen(Dimension.TOKENS, "", 6000, 4990, 2.0),
+    )
+    budget, turn = taken(ledger.start((TOKENS,), 0.0), need(100))
+    for each in seen:
+        budget = ledger.told(budget, turn, LimitsTold((each,)), 0.5)
+    for _ in range(3):
+        budget, _ = taken(budget, need(4000), 0.5)
+    at = 0.5
+    for _ in range(5):
+        at = max(at, ledger.opens_at(budget, need(3000), 0.0, at))
+    assert fits(budget, need(3000), at)
+    assert at < 300
+
+
 def test_what_others_use_of_the_window_is_seen() -> None:
     budget, turn = taken(ledger.start((TOKENS,), 0.0), need(1000))
     budget = ledger.told(budget, turn, told(remaining=1000, reset_s=50), 0.0)

@@ -98,6 +98,9 @@ class World:
     seed: int = 1
     pool: tuple[Replica, ...] = ()
     checked: bool = False
+    way_s: Callable[[random.Random], float] = lambda _: 0.02
+    """How long a request is on its way to the provider, and an answer on its way back where that is `uneven`."""
+    uneven: bool = False
     at: float = 10.0
     turns: int = 0
     covered: int = 0
@@ -178,7 +181,7 @@ class World:
     def placed(self, effect: PlaceTurn) -> None:
         agent = self.asked.pop(effect.turn_id)
         self.waits_s.append(effect.held_s)
-        self.later(0.02, lambda: self.arrive(agent, effect))
+        self.later(self.way_s(self.chance), lambda: self.arrive(agent, effect))
 
     def arrive(self, agent: Agent, effect: PlaceTurn) -> None:
         provider = self.providers[effect.replica]
@@ -195,11 +198,14 @@ class World:
             need = turn.reservation.need
             self.predicted += 1
             self.covered += prompt + completion <= need.prompt + need.completion
-        self.later(0.3 + completion * 0.01, lambda: self.end(agent, effect, prompt, completion, told))
+        self.later(0.3 + completion * 0.01, lambda: self.answer(agent, effect, prompt, completion, told))
+
+    def answer(self, agent: Agent, effect: PlaceTurn, prompt: int, completion: int, told: LimitsTold) -> None:
+        self.providers[effect.replica].end(self.at, effect.turn_id, prompt + completion)
+        back_s = self.way_s(self.chance) if self.uneven else 0.0
+        self.later(back_s, lambda: self.end(agent, effect, prompt, completion, told))
 
     def end(self, agent: Agent, effect: PlaceTurn, prompt: int, completion: int, told: LimitsTold) -> None:
-        provider = self.providers[effect.replica]
-        provider.end(self.at, effect.turn_id, prompt + completion)
         agent.done += 1
         self.ended_at = self.at
         going_on = agent.done < agent.steps

@@ -1,0 +1,138 @@
+"""What an answer's headers let conclude of a window: what is left of it, what more is counted on arrival, its limit,
+period and kind. Pure. The theory is in `windows`.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from scheduler.budgets.headers import PERIODS_S, Seen
+from scheduler.budgets.windows import SURPRISED, Mark, Window, caution_at, full
+
+PERIOD_S = 60.0
+"""What is assumed until a reset tells more: limits are by the minute as a rule."""
+EVIDENCE_MAX = 4.0
+EVIDENCE_KEPT = 0.8
+RESET_TOLERANCE_S = 1.5
+"""Resets are told in whole seconds, dates too."""
+ROUNDED = 1.0
+"""Amounts are told as whole numbers, rounded this way or that."""
+IMPLIED_TOLERANCE = 0.04
+OVERHEAD_UP, OVERHEAD_DOWN = 0.5, 0.1
+OVERHEAD_MAX = 0.25  # of the window
+OVERHEAD_STEP = 0.01  # of what was expected
+
+
+def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
+    """Corrects a window, aged to `at`, by what the answer to a turn told; `mark`: that turn's own charge."""
+    window = _sized(window, seen, mark, at)
+    remaining = seen.remaining
+    if remaining is None:
+        return replace(window, told=True)
+    if window.trust < 1.0:
+        # It was caught giving less than it says: its word may only lower what our own account has.
+        level = min(window.level, remaining)
+        return replace(window, told=True, told_remaining=remaining, level=level)
+    now_off = remaining - window.level
+    if mark is None:
+        shift = min(0.0, now_off)
+    elif mark.rolled != window.rolled:
+        shift = min(0.0, now_off) if window.is_fixed else 0.0
+    else:
+        then_off = remaining - (mark.level + window.shifted - mark.shifted)
+        unseen = window.flying - mark.charge + mark.unsure + window.settled - mark.settled
+        more = 0.0 if caution_at(window, at) > SURPRISED else max(0.0, now_off - unseen - ROUNDED)
+        shift = then_off if then_off <= 0 else more
+    return replace(
+        window,
+        told=True,
+        told_remaining=remaining,
+        level=min(window.capacity, window.level + shift),
+        shifted=window.shifted + shift,
+    )
+
+
+def taken_on_arrival(window: Window, seen: Seen, mark: Mark, expected: float) -> Window:
+    """Learns how much more than `expected` was taken when a turn arrived. Where it was alone that is known; else turns
+    may have overtaken it, or it them, and many such turns find the middle by small steps."""
+    if seen.remaining is None or mark.rolled != window.rolled or window.trust < 1.0:
+        return window
+    before = mark.level + mark.charge + window.shifted - mark.shifted
+    more = max(0.0, min(OVERHEAD_MAX * window.limit, before - seen.remaining - expected))
+    if mark.is_alone and window.charged == mark.charged:
+        step = (OVERHEAD_UP if more > window.overhead else OVERHEAD_DOWN) * (more - window.overhead)
+    else:
+        step = max(-OVERHEAD_STEP * expected, min(OVERHEAD_STEP * expected, more - window.overhead))
+    return replace(window, overhead=window.overhead + step)
+
+
+def first_seen(seen: Seen, at: float) -> Window | None:
+    """A window as the first answer that tells of it has it; None: not enough to know one."""
+    if seen.remaining is None and seen.limit is None:
+        return None
+    limit = seen.limit if seen.limit is not None else seen.remaining
+    if not limit:
+        return None
+    window = full(seen.dimension, seen.label, limit, PERIODS_S.get(seen.label, PERIOD_S), at)
+    window = replace(window, told=True)
+    told = see(window, seen, None, at)
+    return replace(told, mark_level=told.level)
+
+
+def _sized(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
+    """The window with the limit, reset, period and kind that `seen` lets conclude."""
+    limit = seen.limit if seen.limit else window.limit
+    if seen.limit and window.told_remaining < 0 and not window.told:
+        window = replace(window, level=min(window.level, window.level + (seen.limit - window.limit) * window.trust))
+    if seen.reset_s is None:
+        return window if limit == window.limit else replace(window, limit=limit)
+    resets_at = at + seen.reset_s
+    period_s, is_bucket = _as_bucket(limit, seen, window)
+    stays = window.resets_at is not None and window.told_remaining >= 0
+    stays = stays and abs(resets_at - (window.resets_at or 0.0)) <= RESET_TOLERANCE_S
+    used = window.told_remaining - seen.remaining if seen.remaining is not None and window.told_remaining >= 0 else 0.0
+    tells_apart = used * period_s / limit > 2 * RESET_TOLERANCE_S
+    vote = 0.0
+    if is_bucket is not None:
+        if stays and tells_apart and not is_bucket:
+            vote = 1.0
+        elif is_bucket and not (stays and tells_apart):
+            vote = -1.0
+    evidence = (
+        max(-EVIDENCE_MAX, min(EVIDENCE_MAX, window.evidence * EVIDENCE_KEPT + vote)) if vote else window.evidence
+    )
+    if evidence >= 0 and seen.reset_s > period_s:
+        period_s = min((p for p in PERIODS_S.values() if p >= seen.reset_s), default=period_s)
+    told = replace(window, limit=limit, period_s=period_s, resets_at=resets_at, evidence=evidence)
+    charged_then = window.charged if mark is None else mark.charged
+    return replace(told, implied_s=_implied_s(limit, seen), charged_then=charged_then)
+
+
+def _as_bucket(limit: float, seen: Seen, window: Window) -> tuple[float, bool | None]:
+    """The period that would make a token bucket's reset of what was told, and whether it is one of the usual ones;
+    None: too little is used to tell."""
+    if seen.remaining is None or seen.reset_s is None:
+        return window.period_s, None
+    used = limit - seen.remaining
+    if used <= 0:
+        return window.period_s, None
+    likely = PERIODS_S.values() if not seen.label else (PERIODS_S[seen.label],)
+    for period_s in sorted(likely, key=lambda period_s: period_s != window.period_s):
+        expected_s = used * period_s / limit
+        if abs(expected_s - seen.reset_s) <= max(0.03 * expected_s, min(RESET_TOLERANCE_S, 0.05 + 0.1 * expected_s)):
+            # So short a time would fit several periods: it says nothing.
+            return period_s, True if expected_s >= 0.5 else None
+    implied_s, used_before = _implied_s(limit, seen), limit - window.told_remaining
+    used_more = window.told_remaining >= 0 and abs(used - used_before) > 0.1 * max(used, used_before)
+    # Of a fixed window both what is used and the time to its reset would change what the reset means.
+    if window.implied_s and used_more and abs(implied_s - window.implied_s) <= IMPLIED_TOLERANCE * implied_s:
+        return implied_s, True
+    return window.period_s, False
+
+
+def _implied_s(limit: float, seen: Seen) -> float:
+    """The period of a token bucket that is full again after the reset told, rather too long than too short; 0: not
+    known."""
+    if seen.remaining is None or seen.reset_s is None or seen.remaining >= limit:
+        return 0.0
+    return seen.reset_s * limit / max(limit - seen.remaining - ROUNDED / 2, ROUNDED / 2)
