@@ -106,6 +106,7 @@ class App:
             runs=self._scheduler.runs,
             connections=len(self._server.connections),
             scheduler_connected=int(self._scheduler.connected),
+            tasks=len(asyncio.all_tasks()),
         )
 
     async def _snapshot(self) -> Snapshot:

@@ -36,6 +36,7 @@ _GAUGES = {
     "runs": ("luftpause_dataplane_runs", "Runs remembered for a scheduler that restarts"),
     "connections": ("luftpause_dataplane_connections", "Open client connections"),
     "scheduler_connected": ("luftpause_dataplane_schedulers_connected", "Workers that have a scheduler"),
+    "tasks": ("luftpause_dataplane_tasks", "Tasks of the event loops; idle, always the same few"),
 }
 
 

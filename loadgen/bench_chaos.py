@@ -111,7 +111,11 @@ async def _holdings(rig: Rig) -> dict[str, dict[str, int]]:
     for name in SERVICES:
         reading = rig.processes[name].read()
         holdings[name] = {"sockets": reading.sockets} if reading is not None else {}
-    metrics = {"scheduler": rig.ports.status, **dict(zip(DATAPLANES, rig.ports.dataplanes, strict=True))}
+    metrics = {
+        "scheduler": rig.ports.status,
+        "runtime": rig.ports.runtime,
+        **dict(zip(DATAPLANES, rig.ports.dataplanes, strict=True)),
+    }
     for name, port in metrics.items():
         tasks = await _gauge(port, r"luftpause_\w+_tasks")
         if tasks is not None:

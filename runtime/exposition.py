@@ -19,11 +19,17 @@ PREFIX = "luftpause_runtime_"
 
 
 def render(
-    metrics: Metrics, runs: Iterable[RunState], servers: Iterable[ServerStatus], *, writable: bool, spans_lost: int
+    metrics: Metrics,
+    runs: Iterable[RunState],
+    servers: Iterable[ServerStatus],
+    *,
+    writable: bool,
+    spans_lost: int,
+    tasks: int,
 ) -> bytes:
     """The exposition of one runtime with these runs and tool servers."""
     registry = CollectorRegistry(auto_describe=False)
-    families = [*_counters(metrics, spans_lost), *_durations(metrics), *_now(runs, servers, writable)]
+    families = [*_counters(metrics, spans_lost), *_durations(metrics), *_now(runs, servers, writable, tasks)]
     registry.register(_Snapshot(families))
     return generate_latest(registry)
 
@@ -92,7 +98,7 @@ def _add(family: HistogramMetricFamily, labels: tuple[str, ...], histogram: Hist
     family.add_metric(labels, buckets(histogram.bounds_s, histogram.counts), sum_value=histogram.total_s)
 
 
-def _now(runs: Iterable[RunState], servers: Iterable[ServerStatus], writable: bool) -> Iterator[Metric]:
+def _now(runs: Iterable[RunState], servers: Iterable[ServerStatus], writable: bool, tasks: int) -> Iterator[Metric]:
     counts = Counter(run.state for run in runs)
     by_state = GaugeMetricFamily(PREFIX + "runs", "Runs that are kept, by state", labels=("state",))
     for state in State:
@@ -104,3 +110,4 @@ def _now(runs: Iterable[RunState], servers: Iterable[ServerStatus], writable: bo
     yield up
     text = "Whether the journal takes writes, 0 or 1; where not, until the runtime is restarted"
     yield GaugeMetricFamily(PREFIX + "journal_writable", text, int(writable))
+    yield GaugeMetricFamily(PREFIX + "tasks", "Tasks of the event loop; they go when no run is active", tasks)

@@ -82,6 +82,7 @@ def metrics_of(runtime: Runtime) -> bytes:
         runtime.tools(),
         writable=runtime.unready_reason() is None,
         spans_lost=observer.spans_lost,
+        tasks=len(asyncio.all_tasks()),
     )
 
 

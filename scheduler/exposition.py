@@ -64,6 +64,7 @@ def _counters(tally: Tally) -> Iterator[Metric]:
     ):
         yield CounterMetricFamily(PREFIX + name, text, value)
     yield GaugeMetricFamily(PREFIX + "dataplanes", "Dataplanes that are connected", tally.dataplanes)
+    yield GaugeMetricFamily(PREFIX + "tasks", "Tasks of the event loop; idle, always the same few", tally.tasks)
 
 
 def _resyncs(tally: Tally) -> int:

@@ -5,6 +5,7 @@ Must not decide anything. `/status` and the page need the token; health and metr
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import pathlib
@@ -47,6 +48,7 @@ def _surface(host: Host, page: str, guard: Guard) -> Callable[[web.Request], Awa
 
     def metrics() -> web.Response:
         host.tally.spans_lost = host.tracer.lost if host.tracer is not None else 0
+        host.tally.tasks = len(asyncio.all_tasks())
         body = exposition.render(host.summary(), host.tally)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

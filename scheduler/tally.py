@@ -32,6 +32,8 @@ class Tally:
     streams_opened: int = 0
     spans_lost: int = 0
     """As the tracer told when somebody asked last."""
+    tasks: int = 0
+    """Tasks of the event loop when somebody asked last."""
     batches: Histogram = field(default_factory=lambda: Histogram(BATCH_BOUNDS_S))
     """How long deciding and performing a batch of events took."""
     held: dict[RunClass, Histogram] = field(default_factory=lambda: {c: Histogram(HELD_BOUNDS_S) for c in RunClass})

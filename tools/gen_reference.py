@@ -178,12 +178,12 @@ def _toml(value: object) -> str:
 
 def metrics() -> Iterator[str]:
     """The Prometheus metrics of the services."""
-    gauges = dict.fromkeys(("held", "in_flight", "runs", "connections", "scheduler_connected"), 0)
+    gauges = dict.fromkeys(("held", "in_flight", "runs", "connections", "scheduler_connected", "tasks"), 0)
     yield "## Metrics\n\n`GET /metrics` in Prometheus' text format, open without a token.\n"
     for title, text in (
         ("Scheduler, on its status port", render(Summary((), (), ()), Tally())),
         ("Dataplane, summed over its workers", expose(Metrics().snapshot(**gauges))),
-        ("Runtime", runtime_exposition.render(RuntimeMetrics(), (), (), writable=True, spans_lost=0)),
+        ("Runtime", runtime_exposition.render(RuntimeMetrics(), (), (), writable=True, spans_lost=0, tasks=0)),
     ):
         said = [line.split(" ", 3)[1:] for line in text.decode().splitlines() if line.startswith("# ")]
         types = {name: rest for kind, name, rest in said if kind == "TYPE"}

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from loadgen.chaos_link import HOST
 from loadgen.chaos_rig import Rig
-from tests.e2e.clients import Client, chat, in_flight, is_once, is_quiet, named, phases, wait_healthy
+from tests.e2e.clients import Client, chat, gauge, in_flight, is_once, is_quiet, named, phases, wait_healthy
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
@@ -68,6 +68,7 @@ async def leave_after(rig: Rig, seconds: float | None, cut: float, run: str, str
 async def test_a_client_that_leaves_at_any_instant_leaves_nothing(rig: Rig) -> None:
     chance = random.Random(20)
     seen = {"whole": 0, "begun": 0, "nothing": 0}
+    tasks_before = await gauge(rig, "tasks")
     async with Client(rig) as client:
         for number in range(INSTANTS):
             others = await _take_both(rig, number, chance) if number % 2 else []
@@ -84,6 +85,7 @@ async def test_a_client_that_leaves_at_any_instant_leaves_nothing(rig: Rig) -> N
         assert min(seen.values()) >= INSTANTS / 20, f"the instants were not spread over the turn: {seen}"
         assert is_once(rig)
         await wait_until(lambda: _forgotten(rig))
+        await wait_until(lambda: _no_task_more(rig, tasks_before), what="no task is left of any turn")
         assert (await client.ask(chat(), named("after"))).status == 200
 
 
@@ -103,3 +105,7 @@ async def _take_both(rig: Rig, number: int, chance: random.Random) -> list[async
 
 async def _forgotten(rig: Rig) -> bool:
     return not any((await phases(rig)).values())
+
+
+async def _no_task_more(rig: Rig, before: int) -> bool:
+    return await gauge(rig, "tasks") <= before

@@ -29,7 +29,7 @@ DOCS = pathlib.Path(__file__).resolve().parent.parent.parent / "docs"
 UNITS = {
     *("seconds", "bytes", "tokens", "ratio"),
     *("turns", "runs", "requests", "connections", "streams", "spans", "messages", "calls", "commits", "answers"),
-    *("events", "placements", "refusals", "resyncs", "dataplanes", "fallbacks", "schedulers"),
+    *("events", "placements", "refusals", "resyncs", "dataplanes", "fallbacks", "schedulers", "tasks"),
     *("healthy", "up", "writable"),  # 0 or 1
 }
 """A word of each name says what is counted, or in which base unit."""
@@ -46,12 +46,12 @@ def expositions() -> dict[str, bytes]:
     tally = Tally()
     tally.placements[ReplicaName("gpu-0")] += 1
     replica = ReplicaSummary(ReplicaName("gpu-0"), "generative", (), True, 1, 2, 0, 1, 0, 0.5)
-    gauges = dict.fromkeys(("held", "in_flight", "runs", "connections", "scheduler_connected"), 1)
+    gauges = dict.fromkeys(("held", "in_flight", "runs", "connections", "scheduler_connected", "tasks"), 1)
     servers = (ServerStatus("fake", True, "", 0.0, ()),)
     return {
         "dataplane": expose(dataplane.snapshot(**gauges)),
         "scheduler": scheduler_exposition.render(Summary((replica,), (), ()), tally),
-        "runtime": runtime_exposition.render(RuntimeMetrics(), (), servers, writable=True, spans_lost=0),
+        "runtime": runtime_exposition.render(RuntimeMetrics(), (), servers, writable=True, spans_lost=0, tasks=3),
     }
 
 
