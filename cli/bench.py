@@ -45,6 +45,23 @@ def relay(print_json: options.Json = False) -> None:
 
 
 @app.command()
+def streams(
+    number: Annotated[int, typer.Option("--streams", min=20, max=3500, help="How many are open at once.")] = 2_000,
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="How long their chunks are timed.")] = 60,
+    print_json: options.Json = False,
+) -> None:
+    """Thousands of streams open at once, 1 % of them never read: what that costs the others.
+
+    Beside 100 streams with as many chunks a second. Those that are never read must be cut and free their slots. Takes
+    about two minutes and wants a quiet machine with two cores. Linux alone: elsewhere it says so and exits 0.
+    """
+    from loadgen.bench_streams import Counts, main  # noqa: PLC0415
+
+    counts = Counts(streams=number, stuck=max(1, number // 100), seconds=seconds)
+    raise typer.Exit(main(json_output=print_json, counts=counts))
+
+
+@app.command()
 def fanout(print_json: options.Json = False) -> None:
     """Sixteen sub-agents together, against one after another, and against the same without luftpause.
 

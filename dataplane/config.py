@@ -30,4 +30,10 @@ class DataplaneConfig(ServiceConfig):
     unread_s: float = Field(
         default=60, gt=0, description="Seconds that a client may read nothing of what waits for it before it is cut off"
     )
+    keep_alive_s: float = Field(
+        default=0,
+        ge=0,
+        description="Seconds between comments to the client of a streamed turn until its reply begins; 0: none. "
+        "With the first one the answer's head, 200, is out",
+    )
     idle_s: float = Field(default=75, gt=0, description="Seconds an unused client connection is kept open")

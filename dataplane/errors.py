@@ -5,6 +5,7 @@ Every error answer of the dataplane is an `ApiError`; outcome to status is decid
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import msgspec
@@ -33,9 +34,28 @@ class ApiError:
             return "rate_limit_error"
         return "server_error" if self.status >= 500 else "invalid_request_error"
 
+    def retry_after(self) -> str:
+        """The value of its `Retry-After`; empty: it has none."""
+        return "" if self.retry_after_s is None else str(math.ceil(self.retry_after_s))
+
     def body(self) -> bytes:
         """The JSON body, UTF-8."""
         return msgspec.json.encode({"error": {"message": self.message, "type": self.kind, "code": self.code}})
+
+
+def event(status: int, body: bytes, retry_after: str) -> bytes:
+    """An answer that failed as the last event of a stream whose head is out: the error of its body, with the status,
+    and with `retry_after` where that is not empty. `body`: ours or an engine's, whatever that has in it."""
+    try:
+        told = msgspec.json.decode(body)["error"]
+        error = dict(told) if isinstance(told, dict) else {"message": str(told)}
+    except (msgspec.DecodeError, LookupError, TypeError):
+        error = {"message": body.decode("utf-8", "replace") or f"the engine answered {status}"}
+    if status < 300:
+        error = {"message": "the engine did not answer with a stream"}
+        status = 502
+    error |= {"status": status} | ({"retry_after": retry_after} if retry_after else {})
+    return b"event: error\ndata: %b\n\n" % msgspec.json.encode({"error": error})
 
 
 def refused(refusal: turn_pb2.Refusal) -> ApiError:

@@ -12,16 +12,17 @@ import asyncio
 import random
 
 from dataplane import errors
-from dataplane.client import Client
 from dataplane.exchange import Reply
 from dataplane.identity import Identity
+from dataplane.kept_alive import KeptAliveTurn
+from dataplane.limits import TOO_MANY_REQUESTS
 from dataplane.proxy import Proxy, Turn
 from dataplane.pump import Lane
 from dataplane.request import Request
 from dataplane.tickets import Ticket
+from dataplane.work import TurnClient
 from protos import turn_pb2
 
-TOO_MANY_REQUESTS = 429
 SERVER_ERROR = 500
 SPARE_BYTES_MAX = 64 * 1024
 """A longer answer of a failure is cut off; they are a few hundred bytes."""
@@ -53,18 +54,20 @@ class RetryBudget:
         return True
 
 
-def new_turn(proxy: Proxy, client: Client, retries: RetryBudget) -> Turn:
-    """A turn, with fallback where any replica has one."""
-    return FallbackTurn(proxy, client, retries) if proxy.pool.has_fallbacks else Turn(proxy, client)
+def new_turn(proxy: Proxy, client: TurnClient, retries: RetryBudget, keep_alive_s: float) -> Turn:
+    """A turn, with fallback where any replica has one; see `KeptAliveTurn` for `keep_alive_s`."""
+    if proxy.pool.has_fallbacks:
+        return FallbackTurn(proxy, client, retries, keep_alive_s)
+    return KeptAliveTurn(proxy, client, keep_alive_s) if keep_alive_s else Turn(proxy, client)
 
 
-class FallbackTurn(Turn):
+class FallbackTurn(KeptAliveTurn):
     """See the module."""
 
     __slots__ = ("_error", "_later", "_left", "_original", "_retries", "_spare", "_spare_body")
 
-    def __init__(self, proxy: Proxy, client: Client, retries: RetryBudget) -> None:
-        super().__init__(proxy, client)
+    def __init__(self, proxy: Proxy, client: TurnClient, retries: RetryBudget, keep_alive_s: float) -> None:
+        super().__init__(proxy, client, keep_alive_s)
         self._retries = retries
         self._spare: Reply | None = None
         """The answer of the replica that failed, while another one is tried."""
@@ -110,7 +113,7 @@ class FallbackTurn(Turn):
         else:
             assert self._error is not None
             self._over("failed")
-            self._client.answer_error(self._error, self._ticket.message.run_id)
+            self._answer_error(self._error, self._ticket.message.run_id)
 
     def answered(self, reply: Reply) -> None:
         """Keeps the answer of a failure back until it is clear whether another replica takes the turn."""

@@ -20,9 +20,11 @@ DEADLINE = b"x-luftpause-deadline"
 BUDGET_USD = b"x-luftpause-budget-usd"
 
 WAIT_S_LIMIT = 7 * 86400.0
+TOO_MANY_REQUESTS = 429
 USD_LIMIT = 1e9
 _NUMBER = re.compile(rb"\d{1,12}(\.\d{1,9})?")
 _TELLING = re.compile(rb"(x-|anthropic-)?ratelimit-|retry-after", re.IGNORECASE)
+_WAIT = re.compile(rb"retry-after", re.IGNORECASE)
 _HEADERS_MAX = 32
 _VALUE_CHARS_MAX = 64
 
@@ -74,13 +76,24 @@ def describe(
 def told(lines: Iterable[bytes], aliases: Mapping[str, str], date: str) -> list[turn_pb2.LimitHeader]:
     """The headers among `lines` (each with its line end) that tell of rate limits, by the names that the scheduler
     knows, and the answer's date; `date` where it names none. Empty where nothing is told."""
+    return _found(lines, _TELLING, aliases, date)
+
+
+def told_wait(lines: Iterable[bytes], date: str) -> list[turn_pb2.LimitHeader]:
+    """As `told`, but only how long to wait."""
+    return _found(lines, _WAIT, {}, date)
+
+
+def _found(
+    lines: Iterable[bytes], telling: re.Pattern[bytes], aliases: Mapping[str, str], date: str
+) -> list[turn_pb2.LimitHeader]:
     found: list[turn_pb2.LimitHeader] = []
     for line in lines:
         name, _, value = line.partition(b":")
         lower = name.lower().decode("latin-1")
         if lower == "date":
             date = value.strip().decode("latin-1")
-        elif (lower in aliases or _TELLING.match(name)) and len(found) < _HEADERS_MAX:
+        elif (lower in aliases or telling.match(name)) and len(found) < _HEADERS_MAX:
             text = value.strip().decode("latin-1")[:_VALUE_CHARS_MAX]
             found.append(turn_pb2.LimitHeader(name=aliases.get(lower, lower), value=text))
     if found:

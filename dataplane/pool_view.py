@@ -50,9 +50,10 @@ class PoolView:
         if self._has_limits or own is not limits.NO_LIMITS:
             limits.describe(turn, own, prompt_bytes=body_bytes, max_tokens=tokens_max, unix_s=time.time())
 
-    def told_limits(self, replica: str, lines: Iterable[bytes]) -> list[turn_pb2.LimitHeader]:
-        """The headers among `lines` that tell of its rate limits, if any are kept."""
+    def told_limits(self, replica: str, status: int, lines: Iterable[bytes]) -> list[turn_pb2.LimitHeader]:
+        """The headers among `lines` that tell of its rate limits, if any are kept; else how long it wants to be left
+        alone after a 429."""
         known = self._replicas.get(ReplicaName(replica)) if self._has_limits else None
         if known is None or known.limits is None:
-            return []
+            return limits.told_wait(lines, formatdate(usegmt=True)) if status == limits.TOO_MANY_REQUESTS else []
         return limits.told(lines, known.limit_headers or {}, formatdate(usegmt=True))

@@ -38,7 +38,7 @@ turns."""
 CHECK_S = 60
 """How often turns are looked at for that."""
 
-_LAST_CHUNK = b"0\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
 
 
 class Proxy:
@@ -63,7 +63,7 @@ class Proxy:
 
     def read_limits(self, ticket: Ticket, reply: Reply) -> None:
         """Takes in what an answer's head tells of its replica's rate limits, if any are kept."""
-        headers = self.pool.told_limits(ticket.replica, reply.lines)
+        headers = self.pool.told_limits(ticket.replica, reply.status, reply.lines)
         if headers:
             self.scheduler.limits_told(ticket, headers)
 
@@ -219,7 +219,7 @@ class Turn:
         """Tells the client."""
         self._over("refused", refusal.message)
         run_id = self._ticket.message.run_id
-        self._client.answer_error(errors.refused(refusal), run_id)
+        self._answer_error(errors.refused(refusal), run_id)
 
     # From the engine.
 
@@ -346,7 +346,7 @@ class Turn:
             if not self._ended:
                 self._report_end()
         if self._chunked:
-            shown = (b"%x\r\n%b\r\n" % (len(shown), shown) if shown else b"") + (b"" if broken_off else _LAST_CHUNK)
+            shown = (b"%x\r\n%b\r\n" % (len(shown), shown) if shown else b"") + (b"" if broken_off else LAST_CHUNK)
         last, self._head = self._head + shown, b""
         if last:
             self._write(last)
@@ -358,16 +358,19 @@ class Turn:
     def _unreachable(self, error: errors.ApiError) -> None:
         """There is no connection to the engine."""
         self._fail(error.message, 0)
-        self._client.answer_error(error, self._ticket.run_id)
+        self._answer_error(error, self._ticket.run_id)
 
     def _give_up(self, error: errors.ApiError) -> None:
         """No whole reply: the client gets `error`, or a broken off reply where it has begun."""
         if not self._ended:
             self._fail(error.message)
         if self._reply is None:
-            self._client.answer_error(error, self._ticket.run_id)
+            self._answer_error(error, self._ticket.run_id)
         else:
             self._client.close()
+
+    def _answer_error(self, error: errors.ApiError, run_id: str) -> None:
+        self._client.answer_error(error, run_id)
 
     def _fail(self, problem: str, status: int | None = None) -> None:
         self._ended = True

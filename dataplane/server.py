@@ -338,7 +338,9 @@ class ClientConnection(asyncio.Protocol):
         self._served = request
         route = request.route
         if isinstance(route, Chat):
-            turn = self._work = new_turn(self._server.proxy, self, self._server.retries)
+            turn = self._work = new_turn(
+                self._server.proxy, self, self._server.retries, self._server.config.keep_alive_s
+            )
             error = turn.begin(request, route.identity)
             if error is not None:
                 self.answer_error(error, route.identity.run_id or "")

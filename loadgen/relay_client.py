@@ -1,7 +1,8 @@
 """`python -m loadgen.relay_client`: the client of `bench relay`, as cheap as Python makes it. It compares every answer.
 
 Its orders, each with `do`: `turns` (so many turns on so many connections), `open` (streams that stay open), `close`
-(leaves them). Must not measure the proxy: `relay_rig` does. Read next: `relay_wire`.
+(leaves them), `watch` and `leave` (see `relay_watch`). Must not measure the proxy: `relay_rig` does. Read next:
+`relay_wire`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import uvloop
 
 from loadgen import relay_wire
 from loadgen.relay_orders import obey
+from loadgen.relay_watch import Watching
 
 _OPENING_AT_ONCE = 50
 """A thousand in one instant would measure the backlogs of listening sockets."""
@@ -150,6 +152,7 @@ class Client:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._held: list[Held] = []
+        self._watching = Watching()
 
     async def obey(self, order: dict[str, Any]) -> dict[str, Any]:
         """One order."""
@@ -160,6 +163,10 @@ class Client:
                 return await self._open(**order)
             case "close":
                 return self._close()
+            case "watch":
+                return await self._watching.watch(self._numbers, **order)
+            case "leave":
+                return self._watching.leave()
             case other:
                 raise ValueError(f"no order {other}")
 

@@ -1,7 +1,7 @@
 """`python -m loadgen.relay_engine PORT…`: the engine of `bench relay`, as cheap as Python makes it.
 
 It answers at once and knows no queue, so that what is measured is the proxy before it. It is told how to answer by the
-request: see `relay_wire`. Its one order waits until no stream is open. Read next: `relay_client`.
+request: see `relay_wire`. Its one order waits until hardly any stream is open. Read next: `relay_client`.
 """
 
 from __future__ import annotations
@@ -45,28 +45,31 @@ class Streams:
         self.left_at = time.monotonic()
         """When the last one ended or was given up by its client, on the clock that all processes share."""
         self._open = 0
-        self._none = asyncio.Event()
-        self._none.set()
+        self._most = 0
+        self._few = asyncio.Event()
 
     def began(self) -> None:
         """A stream has begun."""
         self._open += 1
-        self._none.clear()
 
     def ended(self) -> None:
         """A stream has ended."""
         self._open -= 1
         self.left_at = time.monotonic()
-        if not self._open:
-            self._none.set()
+        if self._open <= self._most:
+            self._few.set()
 
-    async def wait_none(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Waits until none is open, `within_s` at most. How many are left, and when the last one went."""
+    async def wait(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Waits until at most `most` are open (unset: none), for at most `within_s`. How many are left, and when the
+        last one went."""
+        self._most = order.get("most", 0)
+        self._few.clear()
         try:
-            await asyncio.wait_for(self._none.wait(), order["within_s"])
+            if self._open > self._most:
+                await asyncio.wait_for(self._few.wait(), order["within_s"])
         except TimeoutError:
             return {"left": self._open, "at": time.monotonic()}
-        return {"left": 0, "at": self.left_at}
+        return {"left": self._open, "at": self.left_at}
 
 
 class Connection(asyncio.Protocol):
@@ -80,6 +83,8 @@ class Connection(asyncio.Protocol):
         self._streams = streams
         self._path = b""
         self._body = b""
+        self._pad_bytes: int | None = None
+        """Of the stream that is open, if its chunks are stamped."""
         self._next: asyncio.TimerHandle | None = None
         """The next chunk of the stream that is open."""
 
@@ -116,6 +121,8 @@ class Connection(asyncio.Protocol):
             self._answer(relay_wire.whole(int(ask.user)), b"200 OK")
             return
         self._streams.began()
+        pad_bytes = ask.metadata.get("pad_bytes")
+        self._pad_bytes = None if pad_bytes is None else int(pad_bytes)
         self._transport.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
@@ -127,7 +134,11 @@ class Connection(asyncio.Protocol):
         self._transport.write(head + body)
 
     def _send_chunk(self, number: int, position: int, chunks: int, pace_s: float, due_at: float) -> None:
-        data = _framed(relay_wire.event(number, position))
+        if self._pad_bytes is None:
+            data = _framed(relay_wire.event(number, position))
+        else:
+            at_us = time.monotonic_ns() // 1000
+            data = _framed(relay_wire.stamped(number, position, at_us, self._pad_bytes))
         if position + 1 < chunks:
             self._transport.write(data)
             due_at += pace_s
@@ -147,7 +158,7 @@ async def _serve(ports: list[int]) -> None:
     streams = Streams()
     for port in ports:
         await loop.create_server(lambda: Connection(streams), "127.0.0.1", port, backlog=_BACKLOG)
-    await obey(streams.wait_none)
+    await obey(streams.wait)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,12 +139,14 @@ class Rig:
     client: Started
     arms: tuple[Arm, Arm]
     """luftpause and its yardstick."""
+    status_url: str
+    """The scheduler's HTTP surface."""
 
 
 @contextlib.asynccontextmanager
-async def running(nginx: str | None, cores: Cores) -> AsyncIterator[Rig]:
-    """A rig while the block runs, its arms ready: luftpause, and the yardstick: the command `nginx`, or a
-    direct connection where that is None. Raises RigError. However the block ends, no process is left of it.
+async def running(nginx: str | None, cores: Cores, more: Mapping[str, str] | None = None) -> AsyncIterator[Rig]:
+    """A rig while the block runs, its arms ready: luftpause, with `more` settings, and the yardstick: the command
+    `nginx`, or a direct connection where that is None. Raises RigError. However the block ends, nothing is left of it.
     """
     _allow_files()
     with tempfile.TemporaryDirectory(prefix="luftpause-bench-") as name, contextlib.ExitStack() as opened:
@@ -159,6 +161,7 @@ async def running(nginx: str | None, cores: Cores) -> AsyncIterator[Rig]:
             "LUFTPAUSE_SCHEDULER_STATUS_PORT": str(status),
             "LUFTPAUSE_DATAPLANE_PORT": str(dataplane),
             "LUFTPAUSE_DATAPLANE_SCHEDULER": f"{HOST}:{grpc}",
+            **(more or {}),
         }
         parts = tuple(start(each, python(each), cores.proxies, settings) for each in ("scheduler", "dataplane"))
         if nginx is None:
@@ -166,7 +169,8 @@ async def running(nginx: str | None, cores: Cores) -> AsyncIterator[Rig]:
         else:
             words = [nginx, "-c", str(_write_nginx(start.folder, other, engines))]
             yardstick = Arm("nginx", other, (start("nginx", words, cores.proxies),))
-        rig = Rig(engine, client, (Arm("luftpause", dataplane, parts), yardstick))
+        arms = (Arm("luftpause", dataplane, parts), yardstick)
+        rig = Rig(engine, client, arms, f"http://{HOST}:{status}")
         for arm in rig.arms:
             await _wait_ready(rig, arm)
         yield rig

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 
 MODEL = "m"
 BODY_BYTES = 2048
@@ -16,17 +17,18 @@ _NUMBER = "%012d"
 _WORDS = "of the many words that an agent has said and heard so far in its run "
 
 
-def request(number: int, chunks: int, pace_ms: int) -> bytes:
-    """A turn as HTTP request: streamed in `chunks` chunks, one each `pace_ms`; 0 chunks: not streamed."""
-    return _request(chunks, pace_ms) % number
+def request(number: int, chunks: int, pace_ms: int, pad_bytes: int | None = None) -> bytes:
+    """A turn as HTTP request: streamed in `chunks` chunks, one each `pace_ms`; 0 chunks: not streamed. With `pad_bytes`
+    the chunks are `stamped`, and so much larger."""
+    return _request(chunks, pace_ms, pad_bytes) % number
 
 
 @functools.cache
-def _request(chunks: int, pace_ms: int) -> bytes:
+def _request(chunks: int, pace_ms: int, pad_bytes: int | None) -> bytes:
     fields: dict[str, object] = {"model": MODEL, "user": _NUMBER % 0, "max_tokens": max(1, chunks)}
     if chunks:
-        streamed = {"stream": True, "stream_options": {"include_usage": True}, "metadata": {"pace_ms": str(pace_ms)}}
-        fields |= streamed
+        metadata = {"pace_ms": str(pace_ms)} | ({} if pad_bytes is None else {"pad_bytes": str(pad_bytes)})
+        fields |= {"stream": True, "stream_options": {"include_usage": True}, "metadata": metadata}
     bare = len(_json({**fields, "messages": [{"role": "user", "content": ""}]}))
     content = (_WORDS * (BODY_BYTES // len(_WORDS) + 1))[: BODY_BYTES - bare]
     body = _json({**fields, "messages": [{"role": "user", "content": content}], "user": _NUMBER})
@@ -63,6 +65,8 @@ _WHOLE = _json(
     }
 ).encode()
 _EVENT = _chunk(_choice({"content": f"word {_NUMBER}..."}, None))
+_STAMPED = _chunk(_choice({"content": f"word {_NUMBER} at {_NUMBER}...%s"}, None))
+_STAMP = re.compile(rb'"content":"word (\d+) at (\d+)\.\.\.')
 _END = _chunk(_choice({}, "stop")) + _chunk([], usage=_USAGE) + b"data: [DONE]\n\n"
 
 
@@ -74,6 +78,17 @@ def whole(number: int) -> bytes:
 def event(number: int, position: int) -> bytes:
     """The chunk at `position` (from 0) of the answer to request `number`."""
     return _EVENT % (number, position)
+
+
+def stamped(number: int, position: int, at_us: int, pad_bytes: int) -> bytes:
+    """As `event`, with the time at which it is sent, on the clock that all processes share."""
+    return _STAMPED % (number, position, at_us, b"x" * pad_bytes)
+
+
+def stamp(data: bytes) -> tuple[int, int] | None:
+    """Position and time of a `stamped` event; None: it is none."""
+    found = _STAMP.search(data)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def end(number: int) -> bytes:

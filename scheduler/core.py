@@ -30,7 +30,7 @@ from scheduler.events import (
     TurnsRenewed,
     TurnStarted,
 )
-from scheduler.placement import fill, go_home, rehome_held
+from scheduler.placement import fill, go_home, rehome_all
 from scheduler.pools import is_ill, put_replica, reindex, set_models
 from scheduler.runs import expect_no_more, forget, gone, put_run, sweep_tool_calls
 from scheduler.state import IDLE_RUNS_MAX, RUN_FORGOTTEN_S, TOOL_CALL_SWEEP_S, TURN_LIMIT_S, Chain, Draft, Run, State
@@ -99,19 +99,9 @@ def _replica_probed(draft: Draft, event: ReplicaProbed) -> None:
     if relearned and event.models is not None:
         set_models(draft, after, event.models)
     if relearned or (is_ill(after) and not is_ill(before)):
-        _rehome_all(draft, event)
+        rehome_all(draft, event.replica)
     if relearned:
         turns.refuse_unserved(draft)
-
-
-def _rehome_all(draft: Draft, event: ReplicaProbed) -> None:
-    """Lets the turns held for a replica go elsewhere, where it is ill or does not serve their model any more."""
-    lanes = draft.homes.get(event.replica, ())
-    held = sorted(key for lane in lanes for queue in lane.queues.values() for key in queue)
-    for key in held:
-        turn = draft.turns[key[-1]]
-        assert turn.run_id is not None
-        rehome_held(draft, draft.runs[turn.run_id])
 
 
 def _ticked(draft: Draft, last: float) -> None:

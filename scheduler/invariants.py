@@ -42,6 +42,8 @@ def check_step(before: State, effects: tuple[Effect, ...], after: State) -> None
         home = pinned_home(Draft(before), run, pool_key(turn)) if run is not None and turn is not None else None
         if run is None or home is None or not after.replicas[home.name].healthy:
             continue
+        if after.replicas[home.name].budget is not None:
+            continue  # it answered 429 in this step, and ties nobody until it has rested
         # A run is untied in the step itself where its last turn in flight ends without a tool call.
         tied = any(turn_id in after.turns for turn_id in run.in_flight) if run.in_flight else run.paused
         assert effect.replica == home.name or not tied, "affinity broken"
@@ -49,6 +51,7 @@ def check_step(before: State, effects: tuple[Effect, ...], after: State) -> None
 
 def _check_replicas(state: State, flying: list[Turn]) -> None:
     in_flight = Counter(turn.replica for turn in flying)
+    reserving = Counter(turn.replica for turn in flying if turn.reservation is not None)
     batch = Counter(turn.replica for turn in flying if turn.request.run_class is RunClass.BATCH)
     expected = [run for run in state.runs.values() if run.expected_as is not None]
     paused = Counter(run.home for run in expected)
@@ -66,7 +69,9 @@ def _check_replicas(state: State, flying: list[Turn]) -> None:
         assert replica.reserved == reserved[replica.name]
         assert (replica.dry_for is not None) == (replica.name in state.dry)
         if replica.budget is not None:
-            assert replica.budget.in_flight == in_flight[replica.name], "a reservation that no turn holds"
+            assert replica.budget.in_flight == reserving[replica.name], "a reservation that no turn holds"
+            assert not replica.budget.is_past
+            assert state.histories is not None
         assert replica.batch_flight_tokens == flying_tokens[replica.name]
         assert replica.batch_tokens == resident[replica.name, RunClass.BATCH]
         assert replica.interactive_tokens == resident[replica.name, RunClass.INTERACTIVE]

@@ -18,7 +18,7 @@ from scheduler.budgets import ledger, prediction
 from scheduler.budgets.forecast import grown
 from scheduler.budgets.headers import LimitsTold
 from scheduler.budgets.ledger import Budget, Reservation, Spent
-from scheduler.budgets.prediction import Need
+from scheduler.budgets.prediction import Histories, Need
 from scheduler.effects import Reason, RefuseTurn
 from scheduler.events import FirstTokenSeen, KnownLimits, Request, TurnEnded, TurnFailed
 from scheduler.money import can_afford, history_key, members_for, need_of, price_for, settle_usd, take_usd, usd_of
@@ -146,15 +146,25 @@ def failed(draft: Draft, turn: Turn, event: TurnFailed) -> Turn:
     was_taken = status is None or status >= SERVER_ERROR
     if was_taken:
         settle_usd(draft, turn, reservation.usd)
-    freed = settled(draft, replica, reservation, None if was_taken else Spent(0, 0), was_taken=was_taken)
-    budget = freed.budget
-    assert budget is not None
+    assert replica.budget is not None
+    spent = None if was_taken else Spent(0, 0)
+    budget = ledger.settle(replica.budget, reservation, spent, draft.now, was_taken=was_taken)
     if status == TOO_MANY_REQUESTS:
         budget = ledger.refused_429(budget, reservation, event.limits or LimitsTold(), draft.now)
     elif status == UNREACHABLE or (status is not None and status >= SERVER_ERROR):
         budget = ledger.failed(budget, reservation, draft.now)
-    put_replica(draft, replace(freed, budget=budget))
+    put_replica(draft, _wet(draft, replica, budget))
     return replace(turn, reservation=None)
+
+
+def rest(draft: Draft, name: ReplicaName, limits: LimitsTold | None) -> None:
+    """Leaves a replica alone that answered 429 to a turn with nothing reserved, as none has where there is no budget.
+
+    Turns that were in flight together are refused together: the first of them tells all."""
+    replica = draft.replicas[name]
+    if replica.budget is None:
+        put_replica(draft, replace(replica, budget=ledger.resting(limits or LimitsTold(), draft.now)))
+        draft.histories = draft.histories or Histories()
 
 
 def reopen(draft: Draft) -> None:
@@ -300,7 +310,12 @@ def _dry(draft: Draft, replica: Replica, turn: Turn, opens: float) -> None:
 
 
 def _wet(draft: Draft, replica: Replica, budget: Budget | None) -> Replica:
-    """A replica whose budget is now `budget`, and is to be looked at again."""
+    """A replica whose budget is now `budget`, and is to be looked at again; a budget that is past is none."""
+    if budget is not None and budget.is_past:
+        budget = None
+        draft.rested.append(replica.name)
+        if not any(other.budget for name, other in draft.replicas.items() if name != replica.name):
+            draft.histories = None
     if replica.dry_for is not None:
         draft.dry = draft.dry.delete(replica.name)
     return replace(replica, budget=budget, dry_for=None)

@@ -139,6 +139,8 @@ def fill(draft: Draft) -> None:
     """Places held turns on the replicas noted as roomier, one at a time on the least loaded that takes one.
 
     A placement may make room elsewhere (a place that was kept), which is filled too."""
+    if draft.rested:
+        _tie_again(draft)
     if not draft.is_open or draft.held == (0, 0):
         return
     heap: list[tuple[Key, ReplicaName]] = []
@@ -190,6 +192,26 @@ def rehome_held(draft: Draft, run: Run) -> None:
             _hold(draft, turn, where)
             draft.roomier.extend(pool_members(draft, turn) if where is None else (where,))
     put_run(draft, run)
+
+
+def rehome_all(draft: Draft, name: ReplicaName) -> None:
+    """Lets the turns held for a replica that is ill, rests or does not serve their model any more go elsewhere."""
+    lanes = draft.homes.get(name, ())
+    held = sorted(key for lane in lanes for queue in lane.queues.values() for key in queue)
+    for key in held:
+        turn = draft.turns[key[-1]]
+        assert turn.run_id is not None
+        rehome_held(draft, draft.runs[turn.run_id])
+
+
+def _tie_again(draft: Draft) -> None:
+    """Lets held turns of the runs that are at home on a replica that has rested wait for it again. It looks at all held
+    turns, which a rest that ends is seldom enough for."""
+    homes = set(draft.rested)
+    held = (turn for turn in draft.turns.values() if turn.replica is None and turn.run_id is not None)
+    runs = {turn.run_id for turn in held if turn.run_id is not None and draft.runs[turn.run_id].home in homes}
+    for run_id in sorted(runs):
+        rehome_held(draft, draft.runs[run_id])
 
 
 def _hold(draft: Draft, turn: Turn, home: ReplicaName | None) -> None:

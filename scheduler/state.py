@@ -291,7 +291,7 @@ _OTHER_FIELDS = attrgetter(*State.__struct_fields__[1:])
 class Draft:
     """A state during one decision: the same fields, changeable, the effects so far, and notes for its end."""
 
-    __slots__ = (*State.__struct_fields__, "effects", "roomier", "touched")
+    __slots__ = (*State.__struct_fields__, "effects", "rested", "roomier", "touched")
 
     now: float
     opens_at: float
@@ -348,6 +348,8 @@ class Draft:
         self.effects: list[Effect] = []
         self.roomier: list[ReplicaName] = []
         """Replicas that may take held turns now: they got room, or turns came to wait for them."""
+        self.rested: list[ReplicaName] = []
+        """Replicas that are no longer left alone after a 429: runs at home there are tied to them again."""
         self.touched: dict[ReplicaName, Replica] = {}
         """Replicas that changed, as they were: their pools' indexes still say so."""
 

@@ -18,7 +18,7 @@ from scheduler.events import (
 )
 from scheduler.fairness import held_key
 from scheduler.habits import USUAL
-from scheduler.placement import drop_held, free_slot, placement, rehome_held, submit
+from scheduler.placement import drop_held, free_slot, placement, rehome_all, rehome_held, submit
 from scheduler.pools import put_replica
 from scheduler.runs import arrive, expect_back, expect_no_more, forget, identify, put_run, remember_tool_calls
 from scheduler.state import SIGN_OF_LIFE_S, Draft, Run, State, Turn
@@ -116,10 +116,15 @@ def _measure(draft: Draft, turn: Turn, run: Run, prompt_tokens: int, event: Turn
 def failed(draft: Draft, event: TurnFailed) -> None:
     """Frees the slot; the run is idle."""
     turn = draft.turns.get(event.turn_id)
-    if turn is not None and turn.replica is not None:
-        if turn.reservation is not None:
-            turn = limited.failed(draft, turn, event)
-        leave_flight(draft, turn, paused=False, done=0)
+    replica = turn.replica if turn is not None else None
+    if turn is None or replica is None:
+        return
+    if turn.reservation is not None:
+        turn = limited.failed(draft, turn, event)
+    elif event.status == limited.TOO_MANY_REQUESTS:
+        limited.rest(draft, replica, event.limits)
+        rehome_all(draft, replica)
+    leave_flight(draft, turn, paused=False, done=0)
 
 
 def abandoned(draft: Draft, event: TurnAbandoned) -> None:

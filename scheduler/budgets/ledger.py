@@ -8,6 +8,9 @@ begins with all, the careful guess.
 
 The breaker opens after BREAKER_FAILURES answers in a row of 5xx, or none. After it, and after the cooldown that follows
 a 429, one turn is let through as a probe, and its outcome decides for all.
+
+A replica without a budget that answers 429 gets one that passes: it is left alone for as long as it said, a minute at
+most, and has none any more when a turn of it ended well.
 """
 
 from __future__ import annotations
@@ -93,6 +96,13 @@ class Budget(Struct, frozen=True, gc=False):
     """The turn that decides whether others may follow is in flight."""
     counted: float = 1.0
     """Share of `max_tokens` that the provider counts on arrival."""
+    passes: bool = False
+    """It is there for a 429 alone, since the configuration names none."""
+
+    @property
+    def is_past(self) -> bool:
+        """Whether it has been there for long enough."""
+        return self.passes and not (self.in_flight or self.refusals or self.opened)
 
 
 class Reservation(Struct, frozen=True, gc=False):
@@ -216,6 +226,8 @@ def refused_429(budget: Budget, reservation: Reservation | None, limits: LimitsT
     """After a 429: nothing fits until the time it names, and the window to blame is emptied."""
     refusals = budget.refusals + 1
     wait_s = limits.retry_after_s
+    if wait_s is not None and not budget.windows:
+        wait_s = min(wait_s, COOLDOWN_S_MAX)  # nothing but its word says that it is as long as that
     cooldown_s = min(COOLDOWN_S * 2 ** min(budget.refusals, 6), COOLDOWN_S_MAX) if wait_s is None else wait_s
     windows = list(budget.windows)
     guilty = _guilty(budget, reservation, limits, at)
@@ -228,6 +240,11 @@ def refused_429(budget: Budget, reservation: Reservation | None, limits: LimitsT
     return replace(
         budget, windows=tuple(windows), refusals=refusals, open_at=open_at, waits_for_word=False, counted=1.0
     )
+
+
+def resting(limits: LimitsTold, at: float) -> Budget:
+    """The budget of a replica without one that has just answered 429."""
+    return refused_429(Budget(passes=True), None, limits, at)
 
 
 def failed(budget: Budget, reservation: Reservation | None, at: float) -> Budget:

@@ -73,6 +73,11 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
         )
         self._answers.put_nowait(DispatchResponse(placements=[placement]))
 
+    def refuse(self, turn: turn_pb2.Turn, reason: turn_pb2.RefusalReason.ValueType, message: str) -> None:
+        """Refuses a turn."""
+        refusal = turn_pb2.Refusal(turn_id=turn.turn_id, reason=reason, message=message)
+        self._answers.put_nowait(DispatchResponse(refusals=[refusal]))
+
     def tell_ended(self, runs: list[tuple[str, str]]) -> None:
         """Tells that runs, each named with its caller, ended."""
         ended = [scheduler_pb2.EndedRun(run_id=run_id, caller=caller) for run_id, caller in runs]
@@ -112,9 +117,7 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
         for turn in request.admits:
             self.turns.append(turn)
             if turn.model in self.refusals:
-                reason, message = self.refusals[turn.model]
-                refusal = turn_pb2.Refusal(turn_id=turn.turn_id, reason=reason, message=message)
-                self._answers.put_nowait(DispatchResponse(refusals=[refusal]))
+                self.refuse(turn, *self.refusals[turn.model])
             elif not self.holds:
                 self.place(turn)
         if request.reports and self.acknowledges:

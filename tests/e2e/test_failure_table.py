@@ -50,11 +50,12 @@ class Case:
         self.rig, self.client, self.run, self.home = rig, client, run, home
         self.headers = named(run)
 
-    async def settled(self) -> None:
-        """What must hold after every failure."""
+    async def settled(self, *, elsewhere: bool = False) -> None:
+        """What must hold after every failure; `elsewhere`: the home wants to be left alone."""
         await wait_until(lambda: is_quiet(self.rig), what="no slot is taken")
         assert await phases(self.rig) == {"generating": 0, "paused": 0, "idle": 1}
-        assert await home_of(self.rig, self.client, self.run) == self.home, "the retry went elsewhere"
+        goes_to = await home_of(self.rig, self.client, self.run)
+        assert (goes_to != self.home) == elsewhere, f"the retry of a turn at {self.home} went to {goes_to}"
         assert is_once(self.rig)
 
     async def fill(self, other: Client) -> list[asyncio.Task[Any]]:
@@ -211,11 +212,19 @@ async def test_an_engine_that_closes_in_mid_reply_breaks_it_off(case: Case, stre
 @pytest.mark.parametrize("code", [429, 500, 503])
 async def test_what_an_engine_refuses_with_is_passed_on_as_it_is(case: Case, code: int) -> None:
     body = {"error": {"message": "slow down", "code": "busy"}}
-    await script(case.rig, case.home, {"fault": "status", "code": code, "retry_after": 7, "body": body})
+    await script(case.rig, case.home, {"fault": "status", "code": code, "retry_after": 2, "body": body})
     answer = await case.client.ask(chat(), case.headers)
-    assert (answer.status, json.loads(answer.body), answer.headers["retry-after"]) == (code, body, "7")
+    assert (answer.status, json.loads(answer.body), answer.headers["retry-after"]) == (code, body, "2")
     await script(case.rig, case.home)
-    await case.settled()
+    await case.settled(elsewhere=code == 429)
+    await wait_until(lambda: _is_asked_again(case), what="the engine is asked again")
+
+
+async def _is_asked_again(case: Case) -> bool:
+    """Whether a run without a home goes to the engine of the case."""
+    went_to = await home_of(case.rig, case.client, "slow-0")
+    await case.client.end_run("slow-0")
+    return went_to == case.home
 
 
 async def test_an_unknown_model_is_a_404_and_nothing_is_recorded(case: Case) -> None:

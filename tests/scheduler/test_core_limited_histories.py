@@ -23,6 +23,12 @@ POOL = (
     Replica(ReplicaName("c"), "http://c", models=("m",), max_in_flight=2, fallback=("a", "b")),
     Replica(ReplicaName("k"), "http://k", kind="one-shot", models=("m",), limits={"requests_per_second": 1}),
 )
+PLAIN = (
+    Replica(ReplicaName("a"), "http://a", models=("m",)),
+    Replica(ReplicaName("b"), "http://b", models=("m", "n"), max_in_flight=2),
+    Replica(ReplicaName("k"), "http://k", kind="one-shot", models=("m",)),
+)
+"""Without limits, so that a budget comes and goes with a 429."""
 STEPS = 80
 
 
@@ -78,9 +84,9 @@ class LimitedHistory:
         return LimitsTold((seen,), chance.choice((None, 0.0, 7.0)))
 
 
-def play(chance: random.Random) -> None:
+def play(chance: random.Random, pool: tuple[Replica, ...]) -> None:
     """One history, all invariants checked after each event."""
-    state = initial(POOL, 0.0, 100)
+    state = initial(pool, 0.0, 100)
     history = LimitedHistory(chance)
     for _ in range(STEPS):
         event = history.next(state)
@@ -94,9 +100,10 @@ def play(chance: random.Random) -> None:
         assert spend.reserved == pytest.approx(sum(reserved)), "money that no turn holds"
 
 
-def test_every_invariant_holds_with_limits(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("pool", [POOL, PLAIN], ids=["limited", "plain"])
+def test_every_invariant_holds_with_limits(request: pytest.FixtureRequest, pool: tuple[Replica, ...]) -> None:
     for seed in range(request.config.getoption("--histories")):
         try:
-            play(random.Random(seed))
+            play(random.Random(seed), pool)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
