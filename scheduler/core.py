@@ -45,7 +45,7 @@ def decide(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
     Time never goes back: an event earlier than the last one counts as simultaneous with it."""
     if isinstance(event, _SIGNS_OF_LIFE) and not (isinstance(event, FirstTokenSeen) and event.limits):
         return turns.heard_of(state, event), ()
-    draft = Draft(state)
+    draft = Draft.of(state)
     draft.now = max(draft.now, event.at)
     match event:
         case TurnArrived():

@@ -9,9 +9,13 @@ they are compared when asked.
 
 from __future__ import annotations
 
+import math
+
+from immutables import Map
+
 from common.ids import Caller, ReplicaName, TurnId
 from scheduler.events import RunClass
-from scheduler.ordered import EMPTY, Key
+from scheduler.ordered import EMPTY, Key, Ordered
 from scheduler.pools import pool_key
 from scheduler.state import EMPTY_LANES, NO_SHARE, Draft, Lane, Lanes, Pool, PoolKey, Replica, Share, Turn
 
@@ -87,20 +91,29 @@ def best(draft: Draft, replica: Replica, classes: Classes) -> TurnId | None:
     """The held turn that goes next to `replica`: one that must go there or one that may; None if there is none.
 
     Only turns of `classes` are considered, those of the first before all others."""
-    if not any(draft.held[run_class] for run_class in classes):
-        return None
     home = draft.homes.get(replica.name)
-    pools = [draft.pools[replica.one_shot, model].lanes for model in replica.models or ()]
-    shares = draft.shares
     for run_class in classes:
-        candidates = [lanes[run_class].order.first()[:2] for lanes in pools if lanes[run_class].order]
-        if home is not None:
-            queues = home[run_class].queues.items()
-            candidates += [(shares.get(caller, NO_SHARE).running, queue.chunks[0][0]) for caller, queue in queues]
+        if not draft.held[run_class]:
+            continue
+        heads = [draft.pools[replica.one_shot, model].lanes[run_class].order for model in replica.models or ()]
+        candidates = [order.chunks[0][0][:2] for order in heads if order.chunks]
+        if home is not None and home[run_class].queues:
+            candidates.append(_first_at_home(draft, home[run_class].queues))
         if candidates:
             turn_id: TurnId = min(candidates)[1][-1]
             return turn_id
     return None
+
+
+def _first_at_home(draft: Draft, queues: Map[Caller, Ordered]) -> Key:
+    """The least (running turns of the caller, first key) of a home's queues."""
+    shares = draft.shares
+    least, first = math.inf, ()
+    for caller, queue in queues.items():
+        running, key = shares.get(caller, NO_SHARE).running, queue.chunks[0][0]
+        if running < least or (running == least and key < first):
+            least, first = running, key
+    return least, first
 
 
 def _count_held(draft: Draft, turn: Turn, change: int) -> None:

@@ -76,8 +76,8 @@ def stayed_away(habit: Habit, turns_done: int, *, paused: bool) -> Habit:
 
 
 def _index(turns_done: int, paused: bool) -> int:
-    return min(max(turns_done, 1), TURNS_MAX) - 1 + TURNS_MAX * paused
+    return min(turns_done or 1, TURNS_MAX) - 1 + TURNS_MAX * paused
 
 
 def _with(shares: tuple[float, ...], index: int, share: float) -> tuple[float, ...]:
-    return (*shares[:index], share, *shares[index + 1 :])
+    return shares if share == shares[index] else (*shares[:index], share, *shares[index + 1 :])

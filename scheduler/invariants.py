@@ -39,7 +39,7 @@ def check_step(before: State, effects: tuple[Effect, ...], after: State) -> None
     for effect in fresh:
         run = before.runs.get(effect.run_id) if effect.run_id is not None else None
         turn = after.turns.get(effect.turn_id)
-        home = pinned_home(Draft(before), run, pool_key(turn)) if run is not None and turn is not None else None
+        home = pinned_home(Draft.of(before), run, pool_key(turn)) if run is not None and turn is not None else None
         if run is None or home is None or not after.replicas[home.name].healthy:
             continue
         if after.replicas[home.name].budget is not None:
@@ -133,7 +133,7 @@ def _check_lanes(state: State, held: list[Turn]) -> None:
         else:
             assert in_homes[request.turn_id] == (turn.held_at, request.run_class, request.caller)
         run = state.runs[turn.run_id] if turn.run_id is not None else None
-        home = pinned_home(Draft(state), run, pool_key(turn)) if run is not None else None
+        home = pinned_home(Draft.of(state), run, pool_key(turn)) if run is not None else None
         assert turn.held_at == (home.name if home else None), "a held turn waits in the wrong place"
         unknown = state.unknown_models[request.one_shot]
         assert unknown or state.pools[pool_key(turn)].members, "a held turn that could never be placed"

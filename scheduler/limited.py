@@ -205,8 +205,10 @@ def described(draft: Draft, turn: Turn) -> Turn:
 
 def gives_up_at(draft: Draft, request: Request, held_s: float) -> float | None:
     """When a turn that arrives now is refused rather than held any longer; None: never."""
+    if request.wait_s_max is None and request.deadline_s is None:
+        return None
     limits = [limit for limit in (request.wait_s_max, request.deadline_s) if limit is not None]
-    return draft.now - held_s + min(limits) if limits else None
+    return draft.now - held_s + min(limits)
 
 
 def refuses(draft: Draft, turn: Turn, run: Run | None) -> bool:

@@ -6,7 +6,7 @@ copy of one chunk and of the list of chunks, some microseconds up to 100,000 ele
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,13 +45,12 @@ class Ordered(Struct, frozen=True, gc=False):
         if not chunks:
             return Ordered(((key,),))
         at = max(bisect_right(chunks, (key,)) - 1, 0)
-        chunk = chunks[at]
-        inner = bisect_left(chunk, key)
-        grown = (*chunk[:inner], key, *chunk[inner:])
+        grown = list(chunks[at])
+        insort(grown, key)
         if len(grown) <= _CHUNK_MAX:
-            return Ordered((*chunks[:at], grown, *chunks[at + 1 :]))
+            return Ordered((*chunks[:at], tuple(grown), *chunks[at + 1 :]))
         half = len(grown) // 2
-        return Ordered((*chunks[:at], grown[:half], grown[half:], *chunks[at + 1 :]))
+        return Ordered((*chunks[:at], tuple(grown[:half]), tuple(grown[half:]), *chunks[at + 1 :]))
 
     def remove(self, key: Key) -> Ordered:
         """Without `key`, which must be in it."""
@@ -75,12 +74,12 @@ class Ordered(Struct, frozen=True, gc=False):
         """With `new` in place of `old`, as `remove` and `add`; cheaper while all fit in one chunk."""
         if len(self.chunks) != 1:
             return self.remove(old).add(new)
-        chunk = self.chunks[0]
+        chunk = list(self.chunks[0])
         at = bisect_left(chunk, old)
         assert chunk[at] == old, "moved an element that is not there"
-        rest = (*chunk[:at], *chunk[at + 1 :])
-        to = bisect_left(rest, new)
-        return Ordered(((*rest[:to], new, *rest[to:]),))
+        del chunk[at]
+        insort(chunk, new)
+        return Ordered((tuple(chunk),))
 
 
 EMPTY = Ordered()

@@ -6,7 +6,7 @@ in the order of `fairness.best`. So a new turn that finds room overtakes nobody.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ from scheduler.effects import PlaceTurn
 from scheduler.events import RunClass
 from scheduler.ordered import Key
 from scheduler.pools import choose, is_ill, load_key, pinned_home, pool_key, pool_members, put_replica, serves
-from scheduler.runs import expect_no_more, put_run, resident_tokens, without_place
+from scheduler.runs import expect_no_more, put_run, resident_tokens, without, without_place
 from scheduler.state import STARVES_AFTER, Draft, Replica, Run, Turn
 from scheduler.timers import set_patience_timer, set_turn_timer
 
@@ -57,18 +57,14 @@ def place(draft: Draft, turn: Turn, run: Run | None, replica: Replica) -> None:
     reservation = None
     if replica.budget is not None:
         replica, reservation = limited.reserve(draft, replica, turn)
-        put_replica(draft, replica)
     tokens = 0
     if run is not None:
         tokens = run.tokens if run.is_measured else expected_tokens(replica)
         if run.expected_as is not None and run.home == replica.name:
             # It takes the place that was kept for it, so its home gets no roomier.
-            put_replica(draft, without_place(replica, run))
-            run = replace(run, expected_as=None, tokens=tokens)
+            replica = without_place(replica, run)
         else:
-            run = replace(expect_no_more(draft, run), tokens=tokens)
-        run = _generating(draft, run, turn, replica)
-        replica = draft.replicas[replica.name]
+            run = expect_no_more(draft, run)
     busier = replace(
         replica,
         in_flight=replica.in_flight + 1,
@@ -80,6 +76,8 @@ def place(draft: Draft, turn: Turn, run: Run | None, replica: Replica) -> None:
     put_replica(draft, busier)
     if owes_batch(busier):
         draft.roomier.append(busier.name)
+    if run is not None:
+        run = _generating(draft, run, turn, busier, tokens)
     placed = replace(
         turn,
         held_at=None,
@@ -144,20 +142,14 @@ def fill(draft: Draft) -> None:
     if not draft.is_open or draft.held == (0, 0):
         return
     heap: list[tuple[Key, ReplicaName]] = []
-    while True:
-        while draft.roomier:
-            name = draft.roomier.pop()
-            replica = draft.replicas[name]
-            if has_room(replica, RunClass.INTERACTIVE):
-                heappush(heap, (load_key(replica), name))
-        if not heap:
-            return
-        load, name = heap[0]
+    while draft.roomier or heap:
+        for name in set(draft.roomier):
+            heappush(heap, (load_key(draft.replicas[name]), name))
+        draft.roomier.clear()
+        load, name = heappop(heap)
         replica = draft.replicas[name]
         if load == load_key(replica) and _take_next(draft, replica):
-            heapreplace(heap, (load_key(draft.replicas[name]), name))
-        else:
-            heappop(heap)
+            draft.roomier.append(name)
 
 
 def go_home(draft: Draft) -> None:
@@ -216,20 +208,15 @@ def _tie_again(draft: Draft) -> None:
 
 def _hold(draft: Draft, turn: Turn, home: ReplicaName | None) -> None:
     """Lets a turn wait for one replica, or for any of its pool."""
-    turn = replace(turn, held_at=home)
+    if turn.held_at != home:
+        turn = replace(turn, held_at=home)
     draft.turns = draft.turns.set(turn.request.turn_id, turn)
     fairness.enqueue(draft, turn)
 
 
 def _take_next(draft: Draft, replica: Replica) -> bool:
     """Places the held turn that goes next to the replica, if there is one and room for it."""
-    if not has_room(replica, RunClass.INTERACTIVE):
-        return False
-    if owes_batch(replica):
-        classes = fairness.BATCH_FIRST
-    else:
-        classes = fairness.INTERACTIVE_FIRST if has_room(replica, RunClass.BATCH) else fairness.INTERACTIVE_ALONE
-    turn_id = fairness.best(draft, replica, classes)
+    turn_id = fairness.best(draft, replica, _takes(replica, draft.held))
     if turn_id is None:
         return False
     turn = draft.turns[turn_id]
@@ -240,9 +227,18 @@ def _take_next(draft: Draft, replica: Replica) -> bool:
     return True
 
 
-def _generating(draft: Draft, run: Run, turn: Turn, replica: Replica) -> Run:
-    """The run with a turn placed. Where it is tied to a home that does not serve this turn's model, that stays its
-    home."""
+def _takes(replica: Replica, held: tuple[int, int]) -> fairness.Classes:
+    """The classes of which `replica` takes one of the `held` turns now, in order."""
+    if owes_batch(replica):
+        return fairness.BATCH_FIRST if has_room(replica, RunClass.BATCH) else ()
+    if held[RunClass.BATCH] and has_room(replica, RunClass.BATCH):
+        return fairness.INTERACTIVE_FIRST  # for which there is more room always
+    return fairness.INTERACTIVE_ALONE if held[RunClass.INTERACTIVE] and has_room(replica, RunClass.INTERACTIVE) else ()
+
+
+def _generating(draft: Draft, run: Run, turn: Turn, replica: Replica, tokens: int) -> Run:
+    """Sets the run with a turn placed. Where it is tied to a home that does not serve this turn's model, that stays
+    its home."""
     turn_id = turn.request.turn_id
     home = draft.replicas.get(run.home) if run.home is not None and (run.in_flight or run.paused) else None
     if home is not None and home.budget is not None:
@@ -252,8 +248,10 @@ def _generating(draft: Draft, run: Run, turn: Turn, replica: Replica) -> Run:
         home=home.name if home is not None and not is_ill(home) else replica.name,
         sequence=draft.sequence,
         in_flight=(*run.in_flight, turn_id),
-        held=tuple(other for other in run.held if other != turn_id),
+        held=without(run.held, turn_id),
         paused=False,
+        expected_as=None,
+        tokens=tokens,
         active_at=draft.now,
     )
     put_run(draft, generating)

@@ -116,8 +116,7 @@ def _take_over_run(draft: Draft, known: KnownRun) -> None:
         active_at=max(run.active_at, at),
     )
     if paused and known.age_s < draft.habits.get(known.caller, USUAL).patience_s:
-        expect_back(draft, told)
-        told = draft.runs[known.run_id]
+        told = expect_back(draft, told)
     _set(draft, told)
     remember_tool_calls(draft, told, known.tool_call_ids)
 

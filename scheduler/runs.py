@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from common.ids import Caller, RunId
+from common.ids import Caller, RunId, TurnId
 from scheduler.economy import with_pause
 from scheduler.events import Request, RunClass
 from scheduler.habits import CALLERS_MAX, PAUSE_S_MAX, USUAL, Habit, returned, stayed_away
@@ -46,11 +46,11 @@ def new_run(draft: Draft, run: Run) -> Run:
 
 def put_run(draft: Draft, run: Run) -> None:
     """Sets a run and keeps the counts by class and phase, and of what its home holds for it."""
-    known = draft.runs.get(run.run_id)
+    known, counts = draft.runs.get(run.run_id), draft.run_counts
     draft.runs = draft.runs.set(run.run_id, run)
     if known is not None:
-        draft.run_counts[_count_index(known)] -= 1
-    draft.run_counts[_count_index(run)] += 1
+        counts[_count_index(known)] -= 1
+    counts[_count_index(run)] += 1
     _move_resident(draft, known, run)
 
 
@@ -91,21 +91,17 @@ def _move_resident(draft: Draft, before: Run | None, after: Run | None) -> None:
     """Moves what a run holds of a KV cache from where it was to where it is."""
     old = resident_tokens(before) if before is not None else 0
     new = resident_tokens(after) if after is not None else 0
-    if before is not None and after is not None:
-        same_place = before.home == after.home and before.run_class is after.run_class
-        if old == new and (same_place or not old):
-            return
-    if old:
-        assert before is not None
+    if before is not None and after is not None and before.home == after.home and before.run_class is after.run_class:
+        _hold_tokens(draft, after, new - old)
+        return
+    if before is not None:
         _hold_tokens(draft, before, -old)
-    if new:
-        assert after is not None
+    if after is not None:
         _hold_tokens(draft, after, new)
 
 
 def _hold_tokens(draft: Draft, run: Run, change: int) -> None:
-    assert run.home is not None
-    home = draft.replicas.get(run.home)
+    home = draft.replicas.get(run.home) if change and run.home is not None else None
     if home is None:
         return
     if run.run_class is RunClass.BATCH:
@@ -113,8 +109,8 @@ def _hold_tokens(draft: Draft, run: Run, change: int) -> None:
     else:
         home = replace(home, interactive_tokens=home.interactive_tokens + change)
     put_replica(draft, home)
-    if change < 0:
-        draft.roomier.append(run.home)
+    if change < 0 and home.kv_tokens is not None:
+        draft.roomier.append(home.name)
 
 
 def forget(draft: Draft, run: Run) -> None:
@@ -127,16 +123,21 @@ def forget(draft: Draft, run: Run) -> None:
     draft.run_counts[_count_index(run)] -= 1
 
 
-def expect_back(draft: Draft, run: Run) -> None:
-    """Sets a run that is expected back since `paused_at`, and keeps a place for it at its home."""
+def expect_back(draft: Draft, run: Run) -> Run:
+    """Keeps a place at its home for a run that is expected back since `paused_at`. The run it returns is not set
+    yet."""
     home = draft.replicas.get(run.home) if run.home is not None else None
     if home is None:
-        put_run(draft, run)
-        return
+        return run
     interactive = run.run_class is RunClass.INTERACTIVE
     put_replica(draft, replace(home, paused=home.paused + 1, reserved=home.reserved + interactive))
-    put_run(draft, replace(run, expected_as=run.run_class))
     set_pause_timer(draft, run)
+    return replace(run, expected_as=run.run_class)
+
+
+def without(turn_ids: tuple[TurnId, ...], turn_id: TurnId) -> tuple[TurnId, ...]:
+    """All but one."""
+    return () if turn_ids == (turn_id,) else tuple(other for other in turn_ids if other != turn_id)
 
 
 def expect_no_more(draft: Draft, run: Run) -> Run:

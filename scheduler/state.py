@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from immutables import Map
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
@@ -288,11 +288,10 @@ _OTHER_FIELDS = attrgetter(*State.__struct_fields__[1:])
 """All but `run_counts`, which a draft holds in another form."""
 
 
-class Draft:
+class Draft(Struct):
     """A state during one decision: the same fields, changeable, the effects so far, and notes for its end."""
 
-    __slots__ = (*State.__struct_fields__, "effects", "rested", "roomier", "touched")
-
+    run_counts: list[int]
     now: float
     opens_at: float
     is_open: bool
@@ -316,42 +315,18 @@ class Draft:
     dry: Map[ReplicaName, float]
     habits: Map[Caller, Habit]
     spends: Spends
-    run_counts: list[int]
+    effects: list[Effect] = field(default_factory=list)
+    roomier: list[ReplicaName] = field(default_factory=list)
+    """Replicas that may take held turns now: they got room, or turns came to wait for them."""
+    rested: list[ReplicaName] = field(default_factory=list)
+    """Replicas that are no longer left alone after a 429: runs at home there are tied to them again."""
+    touched: dict[ReplicaName, Replica] = field(default_factory=dict)
+    """Replicas that changed, as they were: their pools' indexes still say so."""
 
-    def __init__(self, state: State) -> None:
-        self.run_counts = list(state.run_counts)
-        (
-            self.now,
-            self.opens_at,
-            self.is_open,
-            self.sequence,
-            self.arrivals,
-            self.replicas,
-            self.homes,
-            self.pools,
-            self.unknown_models,
-            self.runs,
-            self.turns,
-            self.shares,
-            self.tool_calls,
-            self.tool_call_minutes,
-            self.timers,
-            self.orphaned,
-            self.absent,
-            self.ended_runs,
-            self.held,
-            self.histories,
-            self.dry,
-            self.habits,
-            self.spends,
-        ) = _OTHER_FIELDS(state)
-        self.effects: list[Effect] = []
-        self.roomier: list[ReplicaName] = []
-        """Replicas that may take held turns now: they got room, or turns came to wait for them."""
-        self.rested: list[ReplicaName] = []
-        """Replicas that are no longer left alone after a 429: runs at home there are tied to them again."""
-        self.touched: dict[ReplicaName, Replica] = {}
-        """Replicas that changed, as they were: their pools' indexes still say so."""
+    @classmethod
+    def of(cls, state: State) -> Draft:
+        """One that begins as `state`."""
+        return cls(list(state.run_counts), *_OTHER_FIELDS(state))
 
     def freeze(self) -> State:
         """The state as it is now."""

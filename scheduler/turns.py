@@ -20,7 +20,7 @@ from scheduler.fairness import held_key
 from scheduler.habits import USUAL
 from scheduler.placement import drop_held, free_slot, placement, rehome_all, rehome_held, submit
 from scheduler.pools import put_replica
-from scheduler.runs import arrive, expect_back, expect_no_more, forget, identify, put_run, remember_tool_calls
+from scheduler.runs import arrive, expect_back, expect_no_more, forget, identify, put_run, remember_tool_calls, without
 from scheduler.state import SIGN_OF_LIFE_S, Draft, Run, State, Turn
 
 WHOLE_REPLY_SHARE = 0.02
@@ -157,22 +157,22 @@ def leave_flight(draft: Draft, turn: Turn, *, paused: bool, done: int, tokens: i
     if turn.run_id is None:
         return
     run = draft.runs[turn.run_id]
+    in_flight, turns_done = without(run.in_flight, turn.request.turn_id), run.turns_done + done
     settled = replace(
         run,
-        in_flight=tuple(other for other in run.in_flight if other != turn.request.turn_id),
+        in_flight=in_flight,
         paused=paused,
         paused_at=draft.now,
-        turns_done=run.turns_done + done,
+        turns_done=turns_done,
         active_at=draft.now,
         tokens=run.tokens if tokens is None else tokens,
         is_measured=run.is_measured or tokens is not None,
     )
-    habit = draft.habits.get(run.caller, USUAL)
-    if done and not settled.in_flight and not run.ended and habit.expects(settled.turns_done, paused=paused):
-        expect_back(draft, settled)
-    else:
-        put_run(draft, settled)
-    _tidy(draft, draft.runs[turn.run_id])
+    is_between_turns = done and not in_flight and not run.ended
+    if is_between_turns and draft.habits.get(run.caller, USUAL).expects(turns_done, paused=paused):
+        settled = expect_back(draft, settled)
+    put_run(draft, settled)
+    _tidy(draft, settled)
 
 
 def leave_lane(draft: Draft, turn: Turn, *, comes_again: bool) -> None:
@@ -181,12 +181,13 @@ def leave_lane(draft: Draft, turn: Turn, *, comes_again: bool) -> None:
     if turn.run_id is None:
         return
     run = draft.runs[turn.run_id]
-    held = tuple(other for other in run.held if other != turn.request.turn_id)
+    held = without(run.held, turn.request.turn_id)
     if comes_again or held or run.in_flight:
-        put_run(draft, replace(run, held=held, active_at=draft.now))
+        left = replace(run, held=held, active_at=draft.now)
     else:
-        put_run(draft, replace(expect_no_more(draft, run), held=held, paused=False, active_at=draft.now))
-    _tidy(draft, draft.runs[turn.run_id])
+        left = replace(expect_no_more(draft, run), held=held, paused=False, active_at=draft.now)
+    put_run(draft, left)
+    _tidy(draft, left)
 
 
 def _tidy(draft: Draft, run: Run) -> None:
