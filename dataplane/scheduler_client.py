@@ -2,7 +2,10 @@
 
 It knows no HTTP. A turn is a `Ticket`; its owner is told of the placement by a plain call in the event loop. When the
 stream is lost, the tickets stay: those held are admitted again, those in flight are named in the resync. What goes into
-a resync is `runs` and `_resync_parts`.
+a resync is `runs` and `_resync_parts`, what into a message `outbox`.
+
+A message costs sender and receiver some 0.1 ms each, more than all that it carries. So what nobody waits for travels
+with something that somebody waits for, and tells how long ago it happened.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 
 import grpc
@@ -20,9 +22,9 @@ from common.tls import PLAIN, Tls
 from dataplane.held import HeldTurns
 from dataplane.limits import LastTold
 from dataplane.meter import Meter
+from dataplane.outbox import BATCH_MAX, Outbox
 from dataplane.runs import RunTable
 from dataplane.tickets import Ticket
-from dataplane.unacknowledged import BATCH_MAX, Unacknowledged, take_batch
 from protos import scheduler_pb2, scheduler_pb2_grpc, turn_pb2
 
 log = logging.getLogger(__name__)
@@ -31,15 +33,17 @@ log = logging.getLogger(__name__)
 RECONNECT_S = 1.0
 RENEW_S = 60.0
 SOON_S = 0.001
-"""A report that frees a slot waits this long for company: the run's next turn, as a rule."""
-LAZY_S = 0.02
-"""A report that frees nothing (started, first token) waits longer."""
+"""While turns wait here, a further admission waits this long for company, and so does a report that frees a slot."""
+LATER_S = 0.005
+"""Where none does, a report that frees a slot, or tells of rate limits: those of another dataplane may wait for it."""
+LAZY_S = 0.5
+"""A report that frees nothing (started, first token)."""
+_LOOK_S = 0.02
+"""How often it is looked whether all is done, at the end."""
 
 _RESYNC_RUNS_MAX = 256
 """Runs in one part of a resync: below the limit of a message even if each has 64 tool call ids, all as long as can
 be."""
-_REPORTS_MAX = 20_000
-"""Most reports kept while there is no stream; the oldest go, since the resync tells the same."""
 _ERROR_CHARS_MAX = 300
 
 _CHANNEL_OPTIONS = (
@@ -65,16 +69,13 @@ class SchedulerClient:
         self._held = HeldTurns()
         self._told = LastTold()
         self._in_flight: dict[str, Ticket] = {}
-        self._admits: deque[turn_pb2.Turn] = deque()
-        self._abandons: deque[str] = deque()
-        self._reports: deque[turn_pb2.Report] = deque(maxlen=_REPORTS_MAX)
-        self._unacked = Unacknowledged()
-        self._renewals: deque[str] = deque()
+        self._outbox = Outbox()
         self._received = 0
         self._epoch = 0
-        self._queued = asyncio.Event()
-        self._soon: asyncio.TimerHandle | None = None
-        self._lazy: asyncio.TimerHandle | None = None
+        self._send = asyncio.Event()
+        """Whether what is queued goes now."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Sets `_send`."""
         self._channel: grpc.aio.Channel | None = None
         self.connected = False
         """Whether the scheduler has been told everything, so that turns are placed."""
@@ -100,36 +101,41 @@ class SchedulerClient:
         return len(self._runs)
 
     def admit(self, ticket: Ticket) -> None:
-        """Asks for the turn's admission; its owner is told."""
-        self._held.add(ticket)
+        """Asks for the turn's admission; its owner is told. Behind others that wait, it waits for company."""
         if self.connected:
-            self._admits.append(ticket.message)
-            self._queued.set()
+            self._outbox.admit(ticket.message)
+            if self._held:
+                self._send_within(SOON_S)
+            else:
+                self._send.set()
+        self._held.add(ticket)
 
     def abandon(self, ticket: Ticket) -> None:
         """The client left while the turn was held; its owner is told nothing more."""
         turn_id = ticket.turn_id
         if self._held.pop(turn_id) is not None and self.connected:
-            self._abandons.append(turn_id)
-            self._queued.set()
+            self._outbox.abandon(turn_id)
+            self._send.set()
 
     def started(self, ticket: Ticket) -> None:
         """The request was sent to the engine."""
-        self._report_later(turn_pb2.REPORT_KIND_STARTED, ticket)
+        self._report_lazily(turn_pb2.REPORT_KIND_STARTED, ticket)
 
     def first_token(self, ticket: Ticket) -> None:
         """The first token arrived."""
         ticket.first_token = True
-        self._report_later(turn_pb2.REPORT_KIND_FIRST_TOKEN, ticket)
+        self._report_lazily(turn_pb2.REPORT_KIND_FIRST_TOKEN, ticket)
 
     def ended(self, ticket: Ticket, reply: Meter) -> None:
         """The reply is whole. Call it before the last bytes are relayed, so that the next turn comes after the
         report."""
         usage = reply.usage
+        now = time.monotonic()
         self._in_flight.pop(ticket.turn_id, None)
-        self._unacked.ended(ticket)
-        self._runs.ended(time.monotonic(), ticket.run_id, reply.has_tool_calls, reply.tool_call_ids)
+        self._outbox.ended(ticket)
+        self._runs.ended(now, ticket.run_id, reply.has_tool_calls, reply.tool_call_ids)
         self._report(
+            now,
             turn_pb2.Report(
                 kind=turn_pb2.REPORT_KIND_ENDED,
                 turn_id=ticket.turn_id,
@@ -141,15 +147,17 @@ class SchedulerClient:
                 cached_tokens=usage.cached_tokens if usage else None,
                 traceparent=ticket.traceparent,
                 limit_headers=ticket.take_limits(),
-            )
+            ),
         )
 
     def failed(self, ticket: Ticket, error: str, status: int | None = None) -> None:
         """There will be no whole reply; `status` is the engine's, 0 where it could not be reached."""
+        now = time.monotonic()
         self._in_flight.pop(ticket.turn_id, None)
-        self._unacked.ended(ticket)
-        self._runs.failed(time.monotonic(), ticket.run_id)
+        self._outbox.ended(ticket)
+        self._runs.failed(now, ticket.run_id)
         self._report(
+            now,
             turn_pb2.Report(
                 kind=turn_pb2.REPORT_KIND_FAILED,
                 turn_id=ticket.turn_id,
@@ -157,7 +165,7 @@ class SchedulerClient:
                 traceparent=ticket.traceparent,
                 status=status,
                 limit_headers=ticket.take_limits(),
-            )
+            ),
         )
 
     def held_of(self, caller: str) -> int:
@@ -176,7 +184,8 @@ class SchedulerClient:
     def run_ended(self, run_id: str, caller: str) -> None:
         """The run will not be continued."""
         self._runs.forget(run_id, caller)
-        self._report(turn_pb2.Report(kind=turn_pb2.REPORT_KIND_RUN_ENDED, run_id=run_id, caller=caller))
+        report = turn_pb2.Report(kind=turn_pb2.REPORT_KIND_RUN_ENDED, run_id=run_id, caller=caller)
+        self._report(time.monotonic(), report)
 
     def stub(self) -> scheduler_pb2_grpc.SchedulerAsyncStub | None:
         """The scheduler's methods, to be called with `metadata`; None while `run` does not run."""
@@ -215,8 +224,8 @@ class SchedulerClient:
 
     async def drain(self, timeout_s: float) -> None:
         """Waits until the scheduler has acknowledged all reports, at most `timeout_s`: the last word of a process."""
-        self._queued.set()
-        await _until(lambda: not (self.connected and (self._reports or self._abandons or self._unacked)), timeout_s)
+        self._send.set()
+        await _until(lambda: not (self.connected and self._outbox.owes), timeout_s)
 
     async def wait_for_turns(self, timeout_s: float) -> None:
         """Waits until no turn is in flight, at most `timeout_s`."""
@@ -263,53 +272,32 @@ class SchedulerClient:
         for part in self._resync_parts():
             sequence += 1
             await write(scheduler_pb2.DispatchRequest(sequence=sequence, resync=part))
-        self._queue_again()
+        self._admit_again()
         self.connected = True
         log.info("scheduler connected target=%s epoch=%d", self._target, self._epoch)
         while True:
-            await self._queued.wait()
+            await self._send.wait()
             sequence += 1
-            await write(self._batch(sequence))
+            batch = self._outbox.batch(sequence, self._received, time.monotonic())
+            if not self._outbox:
+                self._send.clear()
+            await write(batch)
 
-    def _batch(self, sequence: int) -> scheduler_pb2.DispatchRequest:
-        """All that is queued, up to the limits of one message."""
-        request = scheduler_pb2.DispatchRequest(
-            sequence=sequence,
-            acknowledged=self._received,
-            admits=take_batch(self._admits),
-            abandons=take_batch(self._abandons),
-            renewals=take_batch(self._renewals),
-        )
-        if self._reports:
-            reports = take_batch(self._reports)
-            request.reports.extend(reports)
-            self._unacked.sent(sequence, reports)
-        if not (self._admits or self._abandons or self._reports or self._renewals):
-            self._queued.clear()
-        return request
-
-    def _queue_again(self) -> None:
-        """After a resync: every held turn with the time it has waited, every report that was not acknowledged."""
+    def _admit_again(self) -> None:
+        """After a resync: every held turn with the time it has waited."""
         now = time.monotonic()
-        self._abandons.clear()
-        self._renewals.clear()
-        self._admits.clear()
         for ticket in self._held.tickets():
             ticket.message.held_ms = round((now - ticket.arrived_at) * 1000)
-            self._admits.append(ticket.message)
-        kept = self._unacked.take()
-        kept.extend(self._reports)
-        self._reports.clear()
-        self._reports.extend(kept)
-        if self._admits or self._reports:
-            self._queued.set()
+        self._outbox.queue_again(ticket.message for ticket in self._held.tickets())
+        if self._outbox:
+            self._send.set()
 
     def _resync_parts(self) -> Iterator[scheduler_pb2.ResyncRequest]:
         """All runs and all turns in flight, in parts; the last one says that it is the last."""
         now = time.monotonic()
         runs = list(self._runs.known(now))
         # Of the same moment as the runs.
-        turns = [ticket.known(now) for ticket in (*self._in_flight.values(), *self._unacked.tickets())]
+        turns = [ticket.known(now) for ticket in (*self._in_flight.values(), *self._outbox.ended_tickets())]
         for start in range(0, len(runs), _RESYNC_RUNS_MAX):
             yield scheduler_pb2.ResyncRequest(runs=runs[start : start + _RESYNC_RUNS_MAX])
         for start in range(0, len(turns), BATCH_MAX):
@@ -319,7 +307,7 @@ class SchedulerClient:
     def _take(self, response: scheduler_pb2.DispatchResponse) -> None:
         """Hands placements and refusals to their owners, and lets go of reports that arrived."""
         self._received = response.sequence
-        self._unacked.acknowledge(response.acknowledged)
+        self._outbox.acknowledge(response.acknowledged)
         for placement in response.placements:
             self._place(placement)
         for ended in response.ended_runs:
@@ -334,11 +322,10 @@ class SchedulerClient:
         if ticket is None:
             if placement.turn_id not in self._in_flight:
                 # Abandoned while it was being placed.
-                self._report(
-                    turn_pb2.Report(
-                        kind=turn_pb2.REPORT_KIND_FAILED, turn_id=placement.turn_id, error="client left while held"
-                    )
+                report = turn_pb2.Report(
+                    kind=turn_pb2.REPORT_KIND_FAILED, turn_id=placement.turn_id, error="client left while held"
                 )
+                self._report(time.monotonic(), report)
             return
         ticket.placed_at = time.monotonic()
         ticket.run_id = placement.run_id
@@ -349,28 +336,33 @@ class SchedulerClient:
             self._runs.placed(ticket.placed_at, placement.run_id, ticket.message, placement)
         ticket.owner.placed(placement)
 
-    def _report(self, report: turn_pb2.Report) -> None:
-        self._reports.append(report)
-        if self._soon is None:
-            self._soon = asyncio.get_running_loop().call_later(SOON_S, self._flush_soon)
+    def _report(self, at: float, report: turn_pb2.Report) -> None:
+        self._outbox.report(at, report)
+        self._send_within(SOON_S if self._held else LATER_S)
 
-    def _report_later(self, kind: turn_pb2.ReportKind.ValueType, ticket: Ticket) -> None:
+    def _report_lazily(self, kind: turn_pb2.ReportKind.ValueType, ticket: Ticket) -> None:
         limits = ticket.take_limits() if ticket.limit_headers else None
-        self._reports.append(
-            turn_pb2.Report(kind=kind, turn_id=ticket.turn_id, traceparent=ticket.traceparent, limit_headers=limits)
+        report = turn_pb2.Report(
+            kind=kind, turn_id=ticket.turn_id, traceparent=ticket.traceparent, limit_headers=limits
         )
-        if self._lazy is None:
-            self._lazy = asyncio.get_running_loop().call_later(LAZY_S, self._flush_lazy)
+        self._outbox.report(time.monotonic(), report)
+        self._send_within(LATER_S if limits else LAZY_S)
 
-    def _flush_soon(self) -> None:
-        self._soon = None
-        if self._reports:
-            self._queued.set()
+    def _send_within(self, seconds: float) -> None:
+        """What is queued goes then, or earlier with something else that goes."""
+        if self._send.is_set():
+            return
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(seconds, self._send_now)
 
-    def _flush_lazy(self) -> None:
-        self._lazy = None
-        if self._reports:
-            self._queued.set()
+    def _send_now(self) -> None:
+        self._timer = None
+        if self._outbox:
+            self._send.set()
 
     async def _sweep(self) -> None:
         """Each minute: renews the turns in flight, forgets runs that are long idle."""
@@ -378,13 +370,13 @@ class SchedulerClient:
             await asyncio.sleep(RENEW_S)
             self._runs.sweep(time.monotonic())
             if self.connected and self._in_flight:
-                self._renewals.extend(self._in_flight)
-                self._queued.set()
+                self._outbox.renew(self._in_flight)
+                self._send.set()
 
 
 async def _until(condition: Callable[[], bool], timeout_s: float) -> None:
-    """Looks every `LAZY_S` whether `condition` holds; gives up after `timeout_s`."""
-    for _ in range(round(timeout_s / LAZY_S)):
+    """Looks every `_LOOK_S` whether `condition` holds; gives up after `timeout_s`."""
+    for _ in range(round(timeout_s / _LOOK_S)):
         if condition():
             return
-        await asyncio.sleep(LAZY_S)
+        await asyncio.sleep(_LOOK_S)

@@ -418,6 +418,7 @@ class Report(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     LIMIT_HEADERS_FIELD_NUMBER: _builtins.int
+    AGE_MS_FIELD_NUMBER: _builtins.int
     kind: Global___ReportKind.ValueType
     """What happened."""
     turn_id: _builtins.str
@@ -442,6 +443,8 @@ class Report(_message.Message):
     """The traceparent of the turn."""
     status: _builtins.int
     """FAILED: HTTP status that the engine answered; 0: it could not be reached; absent: it failed otherwise."""
+    age_ms: _builtins.int
+    """Milliseconds since it happened: a report that nobody waits for may travel with a later one."""
     @_builtins.property
     def tool_call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """ENDED: ids of the tool calls in the reply, limited as in Turn. Not empty: the run is paused."""
@@ -467,10 +470,11 @@ class Report(_message.Message):
         traceparent: _builtins.str = ...,
         status: _builtins.int | None = ...,
         limit_headers: _abc.Iterable[Global___LimitHeader] | None = ...,
+        age_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_completion_tokens", b"_completion_tokens", "_prompt_tokens", b"_prompt_tokens", "_status", b"_status", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_completion_tokens", b"_completion_tokens", "_prompt_tokens", b"_prompt_tokens", "_status", b"_status", "cached_tokens", b"cached_tokens", "caller", b"caller", "completion_tokens", b"completion_tokens", "error", b"error", "finish_reason", b"finish_reason", "has_tool_calls", b"has_tool_calls", "kind", b"kind", "limit_headers", b"limit_headers", "prompt_tokens", b"prompt_tokens", "run_id", b"run_id", "status", b"status", "tool_call_ids", b"tool_call_ids", "traceparent", b"traceparent", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_completion_tokens", b"_completion_tokens", "_prompt_tokens", b"_prompt_tokens", "_status", b"_status", "age_ms", b"age_ms", "cached_tokens", b"cached_tokens", "caller", b"caller", "completion_tokens", b"completion_tokens", "error", b"error", "finish_reason", b"finish_reason", "has_tool_calls", b"has_tool_calls", "kind", b"kind", "limit_headers", b"limit_headers", "prompt_tokens", b"prompt_tokens", "run_id", b"run_id", "status", b"status", "tool_call_ids", b"tool_call_ids", "traceparent", b"traceparent", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cached_tokens: _TypeAlias = _typing.Literal["cached_tokens"]  # noqa: Y015
     _WhichOneofArgType__cached_tokens: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens"]  # noqa: Y015

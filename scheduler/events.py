@@ -1,6 +1,7 @@
 """What the scheduler is told. Each event is frozen, in the past tense, and carries its time.
 
-`at` is seconds on the host's monotonic clock; only differences mean anything. `core.decide` reads no other clock.
+`at` is seconds on the host's monotonic clock; only differences mean anything. `core.decide` reads no other clock. That
+of a report may be earlier than that of an event before it: it waited for company on its way.
 """
 
 from __future__ import annotations

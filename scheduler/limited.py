@@ -24,7 +24,7 @@ from scheduler.events import FirstTokenSeen, KnownLimits, Request, TurnEnded, Tu
 from scheduler.money import can_afford, history_key, members_for, need_of, price_for, settle_usd, take_usd, usd_of
 from scheduler.ordered import Key
 from scheduler.pools import load_key, put_replica
-from scheduler.state import Draft, Replica, Run, Turn
+from scheduler.state import Draft, Replica, Run, Turn, with_first_token
 
 ROUNDING_S = 1e-6
 """Else a turn whose time is the last digit of a float away would be tried for ever at the same moment."""
@@ -99,7 +99,7 @@ def told(draft: Draft, event: FirstTokenSeen) -> None:
     turn = draft.turns.get(event.turn_id)
     if turn is None or turn.replica is None:
         return
-    draft.turns = draft.turns.set(event.turn_id, replace(turn, renewed_at=draft.now, first_token_at=draft.now))
+    draft.turns = draft.turns.set(event.turn_id, with_first_token(turn, event.at, draft.now))
     if turn.reservation is not None:
         _tell(draft, turn, event.limits)
         draft.roomier.append(turn.replica)

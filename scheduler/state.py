@@ -187,6 +187,11 @@ class Turn(Struct, frozen=True, gc=False):
     """In flight: what it took of its replica's budget."""
 
 
+def with_first_token(turn: Turn, at: float, now: float) -> Turn:
+    """A turn in flight whose first token came `at`, as is known `now`: reports may wait for company."""
+    return replace(turn, renewed_at=now, first_token_at=max(at, turn.placed_at))
+
+
 _EMPTY_QUEUES: Map[Caller, Ordered] = Map()
 
 

@@ -21,7 +21,7 @@ from scheduler.habits import USUAL
 from scheduler.placement import drop_held, free_slot, placement, rehome_all, rehome_held, submit
 from scheduler.pools import put_replica
 from scheduler.runs import arrive, expect_back, expect_no_more, forget, identify, put_run, remember_tool_calls, without
-from scheduler.state import SIGN_OF_LIFE_S, Draft, Run, State, Turn
+from scheduler.state import SIGN_OF_LIFE_S, Draft, Run, State, Turn, with_first_token
 
 WHOLE_REPLY_SHARE = 0.02
 """A reply that took less of its time than this after its first token came whole."""
@@ -67,7 +67,7 @@ def heard_of(state: State, event: TurnStarted | FirstTokenSeen | TurnsRenewed) -
         if turn is None or turn.replica is None:
             continue
         if isinstance(event, FirstTokenSeen):
-            turns = turns.set(turn_id, replace(turn, renewed_at=now, first_token_at=now))
+            turns = turns.set(turn_id, with_first_token(turn, event.at, now))
         elif now - turn.renewed_at >= SIGN_OF_LIFE_S:
             turns = turns.set(turn_id, replace(turn, renewed_at=now))
     return replace(state, now=now, turns=turns)
@@ -95,7 +95,7 @@ def _measure(draft: Draft, turn: Turn, run: Run, prompt_tokens: int, event: Turn
     completion_tokens = event.completion_tokens or 0
     known = run.tokens if run.is_measured and run.turns_done else 0
     fresh_tokens = max(0, prompt_tokens - known)
-    first_token_s, decode_s = turn.first_token_at - turn.placed_at, draft.now - turn.first_token_at
+    first_token_s, decode_s = turn.first_token_at - turn.placed_at, max(0.0, event.at - turn.first_token_at)
     if turn.first_token_at == 0.0 or decode_s < WHOLE_REPLY_SHARE * first_token_s:
         return  # the reply was not streamed: when its first token came is not known
     replica = draft.replicas[turn.replica]

@@ -166,8 +166,10 @@ def read_traceparent(turn: turn_pb2.Turn) -> str:
 
 
 def read_report(report: turn_pb2.Report, at: float) -> ReportEvent | Fault:
-    """The event that `report` tells, at `at` seconds."""
+    """The event that `report` tells, which is received at `at` seconds."""
     kind = report.kind
+    if report.age_ms:
+        at -= read_age_s(report.age_ms)
     if kind == turn_pb2.REPORT_KIND_RUN_ENDED:
         if not is_id(report.run_id):
             return Fault(f"run_id: expected {ID_SHAPE}")

@@ -8,6 +8,7 @@ import pytest
 
 from dataplane import runs
 from dataplane.meter import ReplyMeter
+from dataplane.outbox import Outbox
 from dataplane.scheduler_client import SchedulerClient
 from dataplane.tickets import Ticket
 from protos import turn_pb2
@@ -48,6 +49,19 @@ async def test_turns_of_one_moment_go_out_as_few_messages(rig: Rig) -> None:
     await asyncio.gather(*(client.ask(request(CHAT)) for client in clients))
     assert len(rig.scheduler.turns) == 64
     assert len([r for r in rig.scheduler.requests if r.admits]) < 50
+
+
+async def test_reports_that_nobody_waits_for_travel_with_the_end_and_tell_their_age(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dataplane.scheduler_client.LAZY_S", 60.0)
+    await rig.start()
+    await rig.ask(request(STREAMED))
+    await rig.reported("STARTED", "FIRST_TOKEN", "ENDED")
+    (told,) = (request.reports for request in rig.scheduler.requests if request.reports)
+    ages_ms = [report.age_ms for report in told]
+    assert ages_ms == sorted(ages_ms, reverse=True)
+    assert ages_ms[-1] > 0, "the end waited too, for a moment"
 
 
 async def test_a_held_turn_is_admitted_again_under_its_id(rig: Rig) -> None:
@@ -209,15 +223,13 @@ async def test_a_stream_that_cannot_be_written_to_is_opened_anew(
 ) -> None:
     await rig.start()
     await rig.connected()
-    assert rig.app is not None
-    scheduler = rig.app._scheduler
     monkeypatch.setattr("dataplane.scheduler_client.RECONNECT_S", 0.01)
 
-    def break_down(_sequence: int) -> None:
+    def break_down(*_: object) -> None:
         raise ValueError("no message can be made")
 
     with monkeypatch.context() as broken:
-        broken.setattr(scheduler, "_batch", break_down)
+        broken.setattr(Outbox, "batch", break_down)
         client = await rig.client()
         await client.send(request(CHAT))
         await wait_until(lambda: "stream to the scheduler failed" in caplog.text)

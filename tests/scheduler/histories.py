@@ -84,12 +84,14 @@ class History:
             case "start":
                 return TurnStarted(at, turn_id)
             case "first":
-                return FirstTokenSeen(at, turn_id)
+                return FirstTokenSeen(at - chance.choice((0.0, 0.005, 0.3)), turn_id)
             case "end":
                 calls = tuple(f"call{chance.randrange(12)}" for _ in range(chance.randrange(3)))
                 usage = (chance.randrange(50, 600), chance.randrange(60), chance.choice((None, 0, 40)))
                 told = usage if chance.random() < 0.8 else (None, None, None)
-                return TurnEnded(at, turn_id, chance.random() < 0.6 or bool(calls), calls, *told)
+                return TurnEnded(
+                    at - chance.choice((0.0, 0.005)), turn_id, chance.random() < 0.6 or bool(calls), calls, *told
+                )
             case "fail":
                 return TurnFailed(at, turn_id)
             case "abandon":

@@ -57,7 +57,8 @@ class Model:
                     if turn_id in self.turns and self.now - self.turns[turn_id].renewed_at >= 10:
                         self.turns[turn_id].renewed_at = self.now
                     if turn_id in self.turns and isinstance(event, FirstToken) and self.turns[turn_id].replica:
-                        self.turns[turn_id].renewed_at = self.turns[turn_id].first_at = self.now
+                        self.turns[turn_id].renewed_at = self.now
+                        self.turns[turn_id].first_at = max(event.at, self.turns[turn_id].placed_at)
             case TurnEnded():
                 turn = self.flying(event.turn_id)
                 if turn:
@@ -273,7 +274,7 @@ class Model:
             return
         fresh = max(0, prompt - (run.tokens if run.measured and run.done else 0))
         run.tokens, run.measured = prompt + (event.completion_tokens or 0), True
-        first_s, decode_s = t.first_at - t.placed_at, self.now - t.first_at
+        first_s, decode_s = t.first_at - t.placed_at, max(0.0, event.at - t.first_at)
         if not t.first_at or decode_s < 0.02 * first_s:
             return
         assert t.replica

@@ -106,6 +106,11 @@ def test_each_kind_of_report_is_its_event() -> None:
     )
 
 
+def test_a_report_that_waited_for_company_tells_of_an_earlier_time() -> None:
+    report = turn_pb2.Report(kind=turn_pb2.REPORT_KIND_FIRST_TOKEN, turn_id="t", age_ms=250)
+    assert wire.read_report(report, 10.0) == FirstTokenSeen(9.75, TurnId("t"))
+
+
 @pytest.mark.parametrize(
     ("report", "field"),
     [
