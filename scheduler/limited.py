@@ -85,13 +85,10 @@ def reserve(draft: Draft, replica: Replica, turn: Turn) -> tuple[Replica, Reserv
     return replace(replica, budget=budget), reservation
 
 
-def settled(
-    draft: Draft, replica: Replica, reservation: Reservation, spent: Spent | None = None, *, was_taken: bool = True
-) -> Replica:
-    """`replica` after a turn that reserved; it is not set yet. See `ledger.settle`."""
+def settled(draft: Draft, replica: Replica, reservation: Reservation) -> Replica:
+    """`replica` after a turn that reserved and of which nothing more is known; it is not set yet."""
     assert replica.budget is not None
-    budget = ledger.settle(replica.budget, reservation, spent, draft.now, was_taken=was_taken)
-    return _wet(draft, replica, budget)
+    return _wet(draft, replica, ledger.settle(replica.budget, reservation, None, draft.now))
 
 
 def told(draft: Draft, event: FirstTokenSeen) -> None:
@@ -100,8 +97,9 @@ def told(draft: Draft, event: FirstTokenSeen) -> None:
     if turn is None or turn.replica is None:
         return
     draft.turns = draft.turns.set(event.turn_id, with_first_token(turn, event.at, draft.now))
-    if turn.reservation is not None:
-        _tell(draft, turn, event.limits)
+    if turn.reservation is not None and event.limits is not None:
+        replica = draft.replicas[turn.replica]
+        put_replica(draft, _wet(draft, replica, _told(replica, turn, event.limits, draft.now)))
         draft.roomier.append(turn.replica)
 
 
@@ -110,9 +108,8 @@ def ended(draft: Draft, turn: Turn, event: TurnEnded) -> Turn:
     reservation = turn.reservation
     assert reservation is not None
     assert turn.replica is not None
-    _tell(draft, turn, event.limits)
     replica = draft.replicas[turn.replica]
-    assert replica.budget is not None
+    budget = _told(replica, turn, event.limits, draft.now)
     spent = None
     if event.prompt_tokens is not None and event.completion_tokens is not None:
         prompt, completion, request = event.prompt_tokens, event.completion_tokens, turn.request
@@ -129,7 +126,7 @@ def ended(draft: Draft, turn: Turn, event: TurnEnded) -> Turn:
             completion_tokens=completion,
         )
     settle_usd(draft, turn, reservation.usd if spent is None else spent.usd)
-    budget = ledger.settle(ledger.well(replica.budget, reservation), reservation, spent, draft.now)
+    budget = ledger.settle(ledger.well(budget, reservation), reservation, spent, draft.now)
     put_replica(draft, _wet(draft, replica, budget))
     return replace(turn, reservation=None)
 
@@ -140,15 +137,14 @@ def failed(draft: Draft, turn: Turn, event: TurnFailed) -> Turn:
     reservation = turn.reservation
     assert reservation is not None
     assert turn.replica is not None
-    _tell(draft, turn, event.limits)
     replica = draft.replicas[turn.replica]
     status = event.status
     was_taken = status is None or status >= SERVER_ERROR
     if was_taken:
         settle_usd(draft, turn, reservation.usd)
-    assert replica.budget is not None
     spent = None if was_taken else Spent(0, 0)
-    budget = ledger.settle(replica.budget, reservation, spent, draft.now, was_taken=was_taken)
+    budget = _told(replica, turn, event.limits, draft.now)
+    budget = ledger.settle(budget, reservation, spent, draft.now, was_taken=was_taken)
     if status == TOO_MANY_REQUESTS:
         budget = ledger.refused_429(budget, reservation, event.limits or LimitsTold(), draft.now)
     elif status == UNREACHABLE or (status is not None and status >= SERVER_ERROR):
@@ -287,14 +283,12 @@ def _refuse(draft: Draft, turn: Turn, reason: Reason, text: str) -> None:
     draft.effects.append(RefuseTurn(turn.dataplane, turn.request.turn_id, reason, text))
 
 
-def _tell(draft: Draft, turn: Turn, limits: LimitsTold | None) -> None:
-    if limits is None or not limits.seen:
-        return
-    assert turn.replica is not None
-    replica = draft.replicas[turn.replica]
+def _told(replica: Replica, turn: Turn, limits: LimitsTold | None, now: float) -> Budget:
+    """The budget of `replica` after what the answer to a turn told of it."""
     assert replica.budget is not None
-    budget = ledger.told(replica.budget, turn.reservation, limits, draft.now)
-    put_replica(draft, _wet(draft, replica, budget))
+    if limits is None or not limits.seen:
+        return replica.budget
+    return ledger.told(replica.budget, turn.reservation, limits, now)
 
 
 def _opens(replica: Replica, need: Need, usd: float, now: float) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from scheduler.budgets.headers import PERIODS_S, Seen
-from scheduler.budgets.windows import SURPRISED, Mark, Window, caution_at, full
+from scheduler.budgets.windows import SURPRISED, Mark, Window, aged, caution_at, full, is_plain, plain_level
 
 PERIOD_S = 60.0
 """What is assumed until a reset tells more: limits are by the minute as a rule."""
@@ -18,31 +18,39 @@ RESET_TOLERANCE_S = 1.5
 ROUNDED = 1.0
 """Amounts are told as whole numbers, rounded this way or that."""
 IMPLIED_TOLERANCE = 0.04
-OVERHEAD_UP, OVERHEAD_DOWN = 0.5, 0.1
+NOTED = 0.0005
+"""Share of a window from which on an account that is too high is corrected: the margin covers less."""
 OVERHEAD_MAX = 0.25  # of the window
-OVERHEAD_STEP = 0.01  # of what was expected
+OVERHEAD_STEP, OVERHEAD_STEP_ALONE = 0.01, 0.1
+"""Of what was expected. What somebody else uses of the window looks the same once, and is none of a turn's cost."""
 
 
 def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
-    """Corrects a window, aged to `at`, by what the answer to a turn told; `mark`: that turn's own charge."""
-    window = _sized(window, seen, mark, at)
+    """Corrects a window by what the answer to a turn told at `at`; `mark`: that turn's own charge."""
     remaining = seen.remaining
+    is_as_thought = _is_as_thought(window, seen)
+    if is_as_thought and mark is not None and mark.rolled == window.rolled and is_plain(window):
+        assert remaining is not None
+        shift = _shift(window, plain_level(window, at), remaining, mark)
+        if -NOTED * window.limit < shift <= 0:
+            return window  # as nearly every answer of a provider that nobody else uses
+    window = aged(window, at)
+    if not is_as_thought:
+        window = _sized(window, seen, mark, at)
     if remaining is None:
         return replace(window, told=True)
     if window.trust < 1.0:
         # It was caught giving less than it says: its word may only lower what our own account has.
         level = min(window.level, remaining)
         return replace(window, told=True, told_remaining=remaining, level=level)
-    now_off = remaining - window.level
     if mark is None:
-        shift = min(0.0, now_off)
+        shift = min(0.0, remaining - window.level)
     elif mark.rolled != window.rolled:
-        shift = min(0.0, now_off) if window.is_fixed else 0.0
+        shift = min(0.0, remaining - window.level) if window.is_fixed else 0.0
     else:
-        then_off = remaining - (mark.level + window.shifted - mark.shifted)
-        unseen = window.flying - mark.charge + mark.unsure + window.settled - mark.settled
-        more = 0.0 if caution_at(window, at) > SURPRISED else max(0.0, now_off - unseen - ROUNDED)
-        shift = then_off if then_off <= 0 else more
+        shift = _shift(window, window.level, remaining, mark)
+        if shift > 0 and caution_at(window, at) > SURPRISED:
+            shift = 0.0
     return replace(
         window,
         told=True,
@@ -52,18 +60,26 @@ def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
     )
 
 
+def _shift(window: Window, level: float, remaining: float, mark: Mark) -> float:
+    """How far an account of `level` is off, by an answer that told `remaining`: see the theory in `windows`."""
+    then_off = remaining - (mark.level + window.shifted - mark.shifted)
+    if then_off <= 0:
+        return then_off
+    unseen = window.flying - mark.charge + mark.unsure + window.settled - mark.settled
+    return max(0.0, remaining - level - unseen - ROUNDED)
+
+
 def taken_on_arrival(window: Window, seen: Seen, mark: Mark, expected: float) -> Window:
-    """Learns how much more than `expected` was taken when a turn arrived. Where it was alone that is known; else turns
-    may have overtaken it, or it them, and many such turns find the middle by small steps."""
+    """Learns how much more than `expected` was taken when a turn arrived, by small steps: turns overtake each other, so
+    that only the middle of many is right; larger ones where it was alone."""
     if seen.remaining is None or mark.rolled != window.rolled or window.trust < 1.0:
         return window
     before = mark.level + mark.charge + window.shifted - mark.shifted
     more = max(0.0, min(OVERHEAD_MAX * window.limit, before - seen.remaining - expected))
-    if mark.is_alone and window.charged == mark.charged:
-        step = (OVERHEAD_UP if more > window.overhead else OVERHEAD_DOWN) * (more - window.overhead)
-    else:
-        step = max(-OVERHEAD_STEP * expected, min(OVERHEAD_STEP * expected, more - window.overhead))
-    return replace(window, overhead=window.overhead + step)
+    is_alone = mark.is_alone and window.charged == mark.charged
+    step = (OVERHEAD_STEP_ALONE if is_alone else OVERHEAD_STEP) * expected
+    overhead = max(window.overhead - step, min(window.overhead + step, more))
+    return window if overhead == window.overhead else replace(window, overhead=overhead)
 
 
 def first_seen(seen: Seen, at: float) -> Window | None:
@@ -77,6 +93,22 @@ def first_seen(seen: Seen, at: float) -> Window | None:
     window = replace(window, told=True)
     told = see(window, seen, None, at)
     return replace(told, mark_level=told.level)
+
+
+def _is_as_thought(window: Window, seen: Seen) -> bool:
+    """Whether `seen` is one more telling of the token bucket that the window is known to be: nothing is to be concluded
+    of its limit, period and kind."""
+    limit, remaining, reset_s = window.limit, seen.remaining, seen.reset_s
+    if window.evidence > -EVIDENCE_MAX or seen.limit != limit or remaining is None or reset_s is None:
+        return False
+    return _is_full_after(limit - remaining, window.period_s, limit, reset_s)
+
+
+def _is_full_after(used: float, period_s: float, limit: float, reset_s: float) -> bool:
+    """Whether a bucket of that period is full again `reset_s` after so much is used."""
+    expected_s = used * period_s / limit
+    tolerance_s = max(0.03 * expected_s, min(RESET_TOLERANCE_S, 0.05 + 0.1 * expected_s))
+    return abs(expected_s - reset_s) <= tolerance_s
 
 
 def _sized(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
@@ -118,10 +150,9 @@ def _as_bucket(limit: float, seen: Seen, window: Window) -> tuple[float, bool | 
         return window.period_s, None
     likely = PERIODS_S.values() if not seen.label else (PERIODS_S[seen.label],)
     for period_s in sorted(likely, key=lambda period_s: period_s != window.period_s):
-        expected_s = used * period_s / limit
-        if abs(expected_s - seen.reset_s) <= max(0.03 * expected_s, min(RESET_TOLERANCE_S, 0.05 + 0.1 * expected_s)):
+        if _is_full_after(used, period_s, limit, seen.reset_s):
             # So short a time would fit several periods: it says nothing.
-            return period_s, True if expected_s >= 0.5 else None
+            return period_s, True if used * period_s / limit >= 0.5 else None
     implied_s, used_before = _implied_s(limit, seen), limit - window.told_remaining
     used_more = window.told_remaining >= 0 and abs(used - used_before) > 0.1 * max(used, used_before)
     # Of a fixed window both what is used and the time to its reset would change what the reset means.

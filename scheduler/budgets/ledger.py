@@ -16,6 +16,8 @@ most, and has none any more when a turn of it ended well.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from operator import is_
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -128,8 +130,9 @@ def opens_at(budget: Budget, need: Need, usd: float, at: float) -> float:
         opens = max(opens, at + LATER_S)
     if budget.waits_for_word and budget.in_flight:
         opens = max(opens, at + LATER_S)
+    prompt_least = need.prompt_least
     for window in budget.windows:
-        if window.dimension in PROMPT_COUNTED and need.prompt_least >= window.limit:
+        if prompt_least >= window.limit and window.dimension in PROMPT_COUNTED:
             return math.inf
         fits = fits_at(window, _amount(budget, window, need, usd), at)
         opens = max(opens, fits)
@@ -209,8 +212,12 @@ def told(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at
                 expected = _expected(budget, window.dimension, need)
                 counted = _counted(counted, window, seen, mark, need)
                 windows[number] = taken_on_arrival(window, seen, mark, expected)
-        windows[number] = see(aged(windows[number], at), seen, mark, at)
-    return replace(budget, windows=tuple(windows), counted=counted, waits_for_word=False)
+        windows[number] = see(windows[number], seen, mark, at)
+    changed = tuple(windows)
+    is_same = len(changed) == len(budget.windows) and all(map(is_, changed, budget.windows))
+    if is_same and counted == budget.counted and not budget.waits_for_word:
+        return budget
+    return replace(budget, windows=changed, counted=counted, waits_for_word=False)
 
 
 def well(budget: Budget, reservation: Reservation) -> Budget:
@@ -319,16 +326,18 @@ def _actual(dimension: Dimension, spent: Spent) -> float:
     return spent.usd if dimension is Dimension.USD else spent.prompt + spent.completion
 
 
-def _number_of(windows: list[Window], seen: Seen) -> int | None:
+def _number_of(windows: Sequence[Window], seen: Seen) -> int | None:
     """Which window an answer tells of: the one of its name; else the only one of its dimension, of which the provider
     has not told by another name."""
-    same = [number for number, window in enumerate(windows) if window.dimension is seen.dimension]
-    for number in same:
-        if windows[number].label == seen.label:
-            return number
-    if len(same) == 1 and (not windows[same[0]].label or not seen.label):
-        return same[0]
-    return None
+    same, only = 0, None
+    for number, window in enumerate(windows):
+        if window.dimension is seen.dimension:
+            if window.label == seen.label:
+                return number
+            same += 1
+            if not (window.label and seen.label):
+                only = number
+    return only if same == 1 else None
 
 
 def _counted(counted: float, window: Window, seen: Seen, mark: Mark, need: Need) -> float:
@@ -354,7 +363,7 @@ def _guilty(budget: Budget, reservation: Reservation | None, limits: LimitsTold,
         return None
     marks = reservation.marks if reservation is not None else ()
     for seen in limits.seen:
-        number = _number_of(list(windows), seen)
+        number = _number_of(windows, seen)
         if number is not None and seen.remaining is not None:
             wanted = marks[number].charge if number < len(marks) else 1.0
             if seen.remaining < wanted:

@@ -170,6 +170,11 @@ def is_plain(window: Window) -> bool:
     return window.trust == 1.0 and not window.caution and (window.evidence < 0 or not (window.evidence or window.told))
 
 
+def plain_level(window: Window, at: float) -> float:
+    """What a plain one holds at `at`."""
+    return min(window.limit, window.level + (at - window.at) * window.limit / window.period_s)
+
+
 def needed(window: Window, amount: float, at: float) -> float:
     """What must be left for a turn that takes `amount`."""
     if window.caution:
@@ -183,8 +188,7 @@ def fits_at(window: Window, amount: float, at: float) -> float:
     """When `amount` can be taken of `window`: `at` itself if now."""
     if is_plain(window):
         limit = window.limit
-        level = min(limit, window.level + (at - window.at) * limit / window.period_s)
-        deficit = min(amount + MARGIN * limit, WHOLE * limit) - level
+        deficit = min(amount + MARGIN * limit, WHOLE * limit) - plain_level(window, at)
         return at if deficit <= 0 else at + deficit * window.period_s / limit
     window = aged(window, at)
     deficit = needed(window, amount, at) - window.level
@@ -198,9 +202,8 @@ def fits_at(window: Window, amount: float, at: float) -> float:
 
 def charge(window: Window, amount: float, unsure: float, at: float) -> tuple[Window, Mark]:
     """Takes `amount`, of which `unsure` may be too much, at `at`."""
-    level = window.level
     if is_plain(window):
-        level = min(window.limit, level + (at - window.at) * window.limit / window.period_s)
+        level = plain_level(window, at)
     else:
         window = aged(window, at)
         level = window.level
@@ -235,9 +238,8 @@ def credit(window: Window, mark: Mark, actual: float, at: float, *, was_taken: b
     """Corrects a charge by what the turn did cost, at `at`. What a reset has forgotten is not given back.
 
     `was_taken`: whether the provider had taken the charge, so that it gives back the rest too."""
-    level = window.level
     if is_plain(window):
-        level = min(window.limit, level + (at - window.at) * window.limit / window.period_s)
+        level = plain_level(window, at)
     else:
         window = aged(window, at)
         level = window.level

@@ -216,6 +216,26 @@ def test_what_others_use_of_the_window_is_seen() -> None:
     assert not fits(budget, need(1500))
 
 
+def test_what_others_used_is_no_part_of_what_each_turn_takes() -> None:
+    """The key was used elsewhere before: the first answer finds half of the window gone."""
+    budget, turn = taken(ledger.start((TOKENS,), 0.0), need(100))
+    budget = ledger.told(budget, turn, told(remaining=2900, reset_s=31), 0.0)
+    budget = ledger.settle(budget, turn, Spent(100, 0), 0.0)
+    for _ in range(25):
+        assert fits(budget, need(100))
+        budget, _ = taken(budget, need(100))
+
+
+def test_what_a_provider_counts_beside_the_prompt_is_learned_from_turns_that_were_alone() -> None:
+    budget, at = ledger.start((TOKENS,), 0.0), 0.0
+    for _ in range(20):
+        budget, turn = taken(budget, need(100), at)
+        budget = ledger.told(budget, turn, told(remaining=5850, reset_s=1.5), at)
+        budget = ledger.settle(budget, turn, Spent(100, 0), at)
+        at += 60
+    assert budget.windows[0].overhead == pytest.approx(50, abs=11)
+
+
 def test_a_429_closes_for_as_long_as_it_says_and_then_lets_one_through() -> None:
     budget, turn = taken(ledger.start((TOKENS,), 0.0), need(100))
     budget = ledger.settle(budget, turn, Spent(0, 0), 0.0, was_taken=False)
