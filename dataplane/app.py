@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import logging
 import socket
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
+from common.garbage import collect_seldom
 from common.pool import Pool, PoolError, load
 from common.signals import serve_until_signal
 from common.tracing import open_tracer
@@ -170,9 +170,7 @@ def run(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     """Runs `serve` until SIGTERM or SIGINT sets its event. Ends the process with one line where the port is taken."""
 
     async def main() -> None:
-        # Nothing that a turn leaves behind is a cycle, so that the collector has little to find; it may look seldom.
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 100)
+        collect_seldom()
         await serve_until_signal(serve)
 
     try:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 RECONNECT_S = 1.0
 RENEW_S = 60.0
-SOON_S = 0.001
+SOON_S = 0.002
 """While turns wait here, a further admission waits this long for company, and so does a report that frees a slot."""
 LATER_S = 0.005
 """Where none does, a report that frees a slot, or tells of rate limits: those of another dataplane may wait for it."""

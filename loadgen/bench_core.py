@@ -5,11 +5,12 @@ place taken. Then whole turns go through them, interleaved piece by piece so tha
 random run arrives (and is held, since there is no room), another starts, shows its first token, and ends (so that a
 held one is placed). A third state is as the small one, but its replicas have rate limits, which nothing comes near:
 what keeping them costs is the difference. Time is this thread's CPU time, so that other work on the machine does not
-count. Garbage collection is off: persistent state has no cycles.
+count. Garbage is collected as in the service.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import platform
@@ -18,11 +19,13 @@ import statistics
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
 
+from common.garbage import collect_seldom
 from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
 from common.pool import Replica
 from fakes.provider.windows import Bucket, Charge, Quota
@@ -174,18 +177,14 @@ class Load:
 def measure(turns: int, seed: int = 1) -> dict[str, object]:
     """Runs all loads for `turns` turns each. Times in µs; `growth` is the large state's figure over the small one's,
     `ledger` what rate limits add to the small one's medians."""
-    small = Load(1_000, 100, random.Random(seed))
-    limited = Load(1_000, 100, random.Random(seed), limited=True)
-    large = Load(100_000, 10_000, random.Random(seed))
-    gc.collect()
-    gc.disable()
-    try:
+    with _garbage_as_in_the_service():
+        small = Load(1_000, 100, random.Random(seed))
+        limited = Load(1_000, 100, random.Random(seed), limited=True)
+        large = Load(100_000, 10_000, random.Random(seed))
         for _ in range(turns // 100):
             for load in (small, limited, large):
                 for _ in range(100):
                     load.turn()
-    finally:
-        gc.enable()
     kinds = {kind: _compare(small.took_s[kind], large.took_s[kind]) for kind in KINDS}
     medians = [{kind: _quantile(load.took_s[kind], 0.5) * 1e6 for kind in KINDS} for load in (small, limited)]
     ledger = {kind: round(medians[1][kind] - medians[0][kind], 2) for kind in KINDS}
@@ -201,6 +200,17 @@ def measure(turns: int, seed: int = 1) -> dict[str, object]:
         and ledger_us <= LEDGER_US_MAX
         and all(figures[f"{name}_growth"] <= GROWTH_MAX for figures in kinds.values() for name in ("p50", "p99")),
     }
+
+
+@contextlib.contextmanager
+def _garbage_as_in_the_service() -> Iterator[None]:
+    before = gc.get_threshold()
+    collect_seldom()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
 
 
 def _compare(small_s: list[float], large_s: list[float]) -> dict[str, float]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import socket
@@ -19,6 +18,7 @@ from typing import Any
 import uvloop
 
 from common.auth import Guard
+from common.garbage import collect_seldom
 from common.logs import set_up_logging
 from common.pool import PoolError, Replica, load
 from common.signals import serve_until_signal
@@ -31,10 +31,6 @@ from scheduler.spend_ledger import SpendLedger
 
 STOP_GRACE_S = 0.2
 """Calls in progress get so long to end by themselves; then they are told that the scheduler is unavailable."""
-
-GARBAGE_COLLECTION_OBJECTS = 50_000
-"""New objects between two collections, instead of 700: the state has no cycles, and looking through it for some costs
-an eighth of a turn (measured with an empty state), and more with every run."""
 
 log = logging.getLogger("scheduler")
 
@@ -53,8 +49,7 @@ def main() -> None:
         sys.exit(str(error))
     guard, tls = config.guard(), config.tls()
     tracer = open_tracer(config, "scheduler")
-    gc.freeze()
-    gc.set_threshold(GARBAGE_COLLECTION_OBJECTS)
+    collect_seldom()
     code = uvloop.run(
         serve_until_signal(lambda stop: _serve(config, guard, pool.replicas, stop, tls=tls, tracer=tracer))
     )
