@@ -122,7 +122,7 @@ class _Agent:
         """Turn, tool call, turn, until it answers. Raises ArmError."""
         messages: list[dict[str, Any]] = [{"role": "user", "content": todo.text}]
         made = 0
-        while called := await self._turn(messages, offers_tools=made < CALLS_MAX):
+        while called := await self._turn(messages, may_call=made < CALLS_MAX):
             messages.append({"role": "assistant", "content": "", "tool_calls": called})
             for each in called:
                 arguments = msgspec.json.decode(each["function"]["arguments"])
@@ -135,11 +135,12 @@ class _Agent:
         if made != todo.calls:
             raise ArmError(f"expected {todo.calls} tool calls, saw {made}")
 
-    async def _turn(self, messages: list[dict[str, Any]], *, offers_tools: bool) -> list[dict[str, Any]]:
+    async def _turn(self, messages: list[dict[str, Any]], *, may_call: bool) -> list[dict[str, Any]]:
         """The tool calls that the reply asks for. Raises ArmError."""
         body: dict[str, Any] = {"model": MODEL, "messages": messages, "max_tokens": MAX_TOKENS}
-        if offers_tools:
-            body |= {"tools": self._offered, "parallel_tool_calls": False}
+        body |= {"tools": self._offered, "parallel_tool_calls": False}
+        if not may_call:
+            body["tool_choice"] = "none"
         headers = {"Content-Type": "application/json"}
         try:
             async with self._engines.post(self._url, data=msgspec.json.encode(body), headers=headers) as response:

@@ -93,8 +93,7 @@ class SpawnLoad:
             task=task(text(plan, 0), turns - 1),
             serviceClass=self._group.run_class,
             tools=[TOOL],
-            # One more than it makes: without tools in the last request, its prompt would begin anew for the cache.
-            maxToolCalls=turns,
+            maxToolCalls=turns - 1,
             maxTokens=max(turn.max_tokens for turn in plan.turns),
             **self._model,
         )

@@ -15,7 +15,8 @@ class CallModel:
     """Ask the model for the reply that begins step `step`."""
 
     step: int
-    offers_tools: bool
+    may_call: bool
+    """Whether the reply may ask for tool calls; where none is left, it must be an answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,8 +95,14 @@ _decoder = msgspec.json.Decoder(_Completion)
 _models_decoder = msgspec.json.Decoder(_Models)
 
 
-def request(order: Order, messages: Sequence[dict[str, Any]], tools: Iterable[ToolSpec]) -> bytes:
-    """The body of a turn's request."""
+def request(
+    order: Order, messages: Sequence[dict[str, Any]], tools: Iterable[ToolSpec], *, may_call: bool = True
+) -> bytes:
+    """The body of a turn's request.
+
+    Tools stay in a request whose reply may call none: they are in front of the conversation in the prompt, and without
+    them nothing of it would be found in the engine's cache.
+    """
     body: dict[str, Any] = {"model": order.model, "messages": messages}
     if order.tokens_max:
         body["max_tokens"] = order.tokens_max
@@ -109,6 +115,8 @@ def request(order: Order, messages: Sequence[dict[str, Any]], tools: Iterable[To
     ]
     if offered:
         body |= {"tools": offered, "parallel_tool_calls": order.parallel_tool_calls}
+        if not may_call:
+            body["tool_choice"] = "none"
     return msgspec.json.encode(body)
 
 

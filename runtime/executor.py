@@ -20,9 +20,10 @@ from runtime import calls, results
 from runtime.agent import AskApproval, CallModel, CallTools, Finish, Rest, next_step
 from runtime.chat import RawCall, Reply
 from runtime.journal import Journal
-from runtime.llm import Model, TurnFailedError
+from runtime.llm import Model, TimedReply, TurnFailedError
 from runtime.observer import Observer
 from runtime.records import Call, Ended, Intended, JournalError, LostTrack, Replied, Returned, State, effect_key
+from runtime.run import RunState
 from runtime.store import StoreError
 from runtime.text_calls import recover
 from runtime.tool_specs import Done, EffectKind, NotStarted, Outcome, ToolSpec, Unknown
@@ -102,10 +103,10 @@ class Executor:
     async def _step(self, journal: Journal) -> bool:
         """Performs the next step; whether there may be another at once."""
         match next_step(journal.run):
-            case CallModel(step, offers_tools):
+            case CallModel(step, may_call):
                 if self._is_over_budget(journal):
                     return False
-                return await self._call_model(journal, step, offers_tools)
+                return await self._call_model(journal, step, may_call)
             case CallTools(step, positions):
                 if self._is_over_budget(journal):
                     return False
@@ -121,22 +122,21 @@ class Executor:
         await journal.append(Ended(at=time.time(), state=state, text=text))
         self._on_end(journal)
 
-    async def _call_model(self, journal: Journal, step: int, offers_tools: bool) -> bool:
+    async def _call_model(self, journal: Journal, step: int, may_call: bool) -> bool:
         run = journal.run
-        tools: tuple[ToolSpec, ...] = ()
-        if offers_tools:
+        offered: dict[str, ToolSpec] = {}
+        if run.order.tool_calls_max:
             chosen = run.order.tools
-            tools = tuple(tool for tool in self._toolbox.tools() if chosen is None or tool.name in chosen)
+            offered = {tool.name: tool for tool in self._toolbox.tools() if chosen is None or tool.name in chosen}
         began = time.monotonic()
         try:
-            timed = await self._model.turn(run, tools, self._observer.turn_traceparent(run, step))
+            timed = await self._turn(run, step, offered, may_call)
         except TurnFailedError as error:
             self._observer.turn_failed(run, time.monotonic() - began, str(error))
             await self._end(journal, State.FAILED, str(error))
             return False
         reply = timed.reply
-        offered = {tool.name: tool for tool in tools}
-        content, asked = _asked(reply, offered)
+        content, asked = _asked(reply, offered) if may_call else (reply.content, [])
         left = run.order.tool_calls_max - run.usage.tool_calls
         await journal.append(
             Replied(
@@ -152,6 +152,16 @@ class Executor:
             )
         )
         return True
+
+    async def _turn(self, run: RunState, step: int, offered: dict[str, ToolSpec], may_call: bool) -> TimedReply:
+        """The model's reply, whose calls count only where it may call. Raises TurnFailedError."""
+        traceparent = self._observer.turn_traceparent(run, step)
+        timed = await self._model.turn(run, tuple(offered.values()), traceparent, may_call=may_call)
+        if may_call or not _asked(timed.reply, offered)[1]:
+            return timed
+        # It called all the same. Without tools it can call none: that costs the cached prefix, but gets an answer.
+        again = await self._model.turn(run, (), traceparent)
+        return again.after(timed)
 
     async def _call_tools(self, journal: Journal, step: int, positions: tuple[int, ...]) -> None:
         task = journal.task

@@ -12,7 +12,7 @@ import random
 import time
 import urllib.parse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
 import aiohttp
@@ -54,6 +54,16 @@ class TimedReply:
     reply: chat.Reply
     duration_s: float
 
+    def after(self, first: TimedReply) -> TimedReply:
+        """This reply, with what it took to get it: `first` too, which was of no use."""
+        reply = replace(
+            self.reply,
+            prompt_tokens=first.reply.prompt_tokens + self.reply.prompt_tokens,
+            completion_tokens=first.reply.completion_tokens + self.reply.completion_tokens,
+            cached_tokens=first.reply.cached_tokens + self.reply.cached_tokens,
+        )
+        return TimedReply(reply, first.duration_s + self.duration_s)
+
 
 class Model:
     """The dataplane as the runtime sees it. `async with` opens and closes its connections."""
@@ -75,9 +85,11 @@ class Model:
         if self._session is not None:
             await self._session.close()
 
-    async def turn(self, run: RunState, tools: Sequence[ToolSpec], traceparent: str | None) -> TimedReply:
+    async def turn(
+        self, run: RunState, tools: Sequence[ToolSpec], traceparent: str | None, *, may_call: bool = True
+    ) -> TimedReply:
         """The reply to the run's conversation. Raises TurnFailedError."""
-        body = chat.request(run.order, conversation(run), tools)
+        body = chat.request(run.order, conversation(run), tools, may_call=may_call)
         headers = self._run_headers(run) | {"Content-Type": "application/json"}
         headers["x-luftpause-class"] = run.order.run_class
         if traceparent:

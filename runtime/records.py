@@ -73,7 +73,7 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True):
     run_class: RunClass = RunClass.INTERACTIVE
     system: str | None = None
     tool_calls_max: int = 8
-    """When spent, tools are no longer offered and the model must answer."""
+    """When spent, the model must answer. 0: no tools are offered."""
     tools: tuple[str, ...] | None = None
     """Names of the tools it is offered; None: all."""
     tokens_max: int = 256

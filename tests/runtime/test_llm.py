@@ -15,7 +15,7 @@ from aiohttp import web
 
 from runtime import chat, llm
 from runtime.llm import Model, TurnFailedError
-from runtime.run import fold
+from runtime.run import RunState, fold
 from tests.runtime import journals as j
 from tests.runtime.rig import Rig, results, rig
 
@@ -211,3 +211,59 @@ async def test_a_call_that_was_written_as_text_is_made(r: Rig, monkeypatch: pyte
         run = await r.settled(await r.spawn("t"))
     assert results(run) == ["lookup did x"]
     assert run.steps[0].content == ""
+
+
+def calls_lookup(content: str | None = None) -> Respond:
+    """A reply that calls a tool, whatever it was asked; by the API, or with `content` as text."""
+    call = {"id": "1", "function": {"name": "lookup", "arguments": "{}"}}
+    message: dict[str, Any] = {"content": None, "tool_calls": [call]} if content is None else {"content": content}
+    usage = {"prompt_tokens": 10, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 8}}
+    return says({"choices": [{"message": message}], "usage": usage})
+
+
+async def spent(r: Rig, monkeypatch: pytest.MonkeyPatch, dataplane: Dataplane, tool_calls: int) -> RunState:
+    """A settled run of so many tool calls, answered by `dataplane`."""
+    async with served(dataplane) as url:
+        monkeypatch.setattr(r.model, "_url", url)
+        return await r.settled(await r.spawn("t", max_tool_calls=tool_calls))
+
+
+async def test_a_run_without_calls_left_still_shows_its_tools_so_that_its_prompt_begins_as_before(
+    r: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataplane = Dataplane(calls_lookup(), says(GOOD))
+    assert (await spent(r, monkeypatch, dataplane, 1)).usage.turns == 2
+    first, last = (body for _, body in dataplane.requests if "messages" in body)
+    assert first["tools"] == last["tools"]
+    assert ("tool_choice" in first, last["tool_choice"]) == (False, "none")
+
+
+async def test_a_run_that_may_call_nothing_from_the_start_is_shown_no_tools(
+    r: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataplane = Dataplane(says(GOOD))
+    await spent(r, monkeypatch, dataplane, 0)
+    assert not {"tools", "tool_choice"} & dataplane.requests[0][1].keys()
+
+
+WRITTEN = '<tool_call>{"name": "lookup", "arguments": {}}</tool_call>'
+
+
+@pytest.mark.parametrize("content", [None, WRITTEN], ids=["by the API", "as text"])
+async def test_a_model_that_calls_though_it_may_not_is_asked_again_without_tools(
+    r: Rig, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    dataplane = Dataplane(calls_lookup(), calls_lookup(content), says(GOOD))
+    run = await spent(r, monkeypatch, dataplane, 1)
+    bodies = [body for _, body in dataplane.requests if "messages" in body]
+    assert ["tools" in body for body in bodies] == [True, True, False]
+    assert bodies[1]["messages"] == bodies[2]["messages"]
+    assert (run.end and run.end.text, run.usage.turns, r.times("lookup")) == ("hi", 2, 1)
+    assert (run.usage.prompt_tokens, run.usage.cached_tokens) == (20, 16), "what was of no use was used"
+
+
+async def test_a_model_that_calls_without_being_shown_tools_ends_its_run_all_the_same(
+    r: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await spent(r, monkeypatch, Dataplane(calls_lookup()), 2)
+    assert (run.state, run.usage.turns, run.usage.tool_calls, r.times("lookup")) == ("Completed", 3, 2, 2)

@@ -22,7 +22,7 @@ def results(run: RunState) -> list[str]:
 
 def test_a_new_run_asks_the_model_and_ends_with_its_answer() -> None:
     run = fold([j.started(system="be brief")])
-    assert next_step(run) == CallModel(0, offers_tools=True)
+    assert next_step(run) == CallModel(0, may_call=True)
     assert [message["role"] for message in conversation(run)] == ["system", "user"]
     run = apply(run, j.replied(0, content="42"))
     assert next_step(run) == Finish("42")
@@ -38,7 +38,7 @@ def test_a_round_is_shown_to_the_model_when_it_is_whole() -> None:
     assert next_step(run) == CallTools(0, (0,))
     run = apply(apply(run, j.intended(0, 0)), j.returned(0, 0, "first"))
     assert results(run) == ["first", "second"]
-    assert next_step(run) == CallModel(1, offers_tools=True)
+    assert next_step(run) == CallModel(1, may_call=True)
 
 
 def test_calls_are_made_one_after_another_unless_the_run_allows_more() -> None:
@@ -47,15 +47,15 @@ def test_calls_are_made_one_after_another_unless_the_run_allows_more() -> None:
     assert next_step(fold([j.started(parallel_tool_calls=True), *records])) == CallTools(0, (0, 1))
 
 
-def test_tools_are_no_longer_offered_when_the_calls_are_spent() -> None:
+def test_no_call_may_be_made_when_they_are_spent() -> None:
     run = fold([j.started(tool_calls_max=1), j.replied(0, j.call(0)), j.intended(0, 0), j.returned(0, 0)])
-    assert next_step(run) == CallModel(1, offers_tools=False)
-    assert next_step(fold([j.started(tool_calls_max=0)])) == CallModel(0, offers_tools=False)
+    assert next_step(run) == CallModel(1, may_call=False)
+    assert next_step(fold([j.started(tool_calls_max=0)])) == CallModel(0, may_call=False)
 
 
 def test_a_refused_call_is_answered_without_being_made() -> None:
     run = fold([j.started(), j.replied(0, j.call(0, refusal="Error: expected a number"))])
-    assert next_step(run) == CallModel(1, offers_tools=True)
+    assert next_step(run) == CallModel(1, may_call=True)
     assert results(run) == ["Error: expected a number"]
     assert (run.usage.tool_calls, run.usage.failed_tool_calls) == (1, 1)
 
@@ -93,7 +93,7 @@ def test_promise_06_an_approval_is_asked_once_and_lasts() -> None:
     with pytest.raises(JournalError, match="nothing was asked"):
         apply(run, j.answered(0, 0, True))
     run = apply(apply(run, j.intended(0, 0)), j.returned(0, 0))
-    assert next_step(run) == CallModel(1, offers_tools=True)
+    assert next_step(run) == CallModel(1, may_call=True)
 
 
 def test_a_declined_call_tells_the_model_so() -> None:
@@ -158,8 +158,8 @@ def lived(chance: random.Random) -> list[AnyRecord]:
             tell(j.ended(State.CANCELLED, "cancelled"))
             break
         match next_step(run):
-            case CallModel(step, offers_tools):
-                number = chance.randint(0, 3) if offers_tools else 0
+            case CallModel(step, may_call):
+                number = chance.randint(0, 3) if may_call else 0
                 refusals = [chance.choice([None, None, "Error: no"]) for _ in range(number)]
                 asks = [chance.random() < 0.3 for _ in range(number)]
                 calls = (j.call(n, refusal=refusals[n], needs_approval=asks[n]) for n in range(number))
