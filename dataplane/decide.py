@@ -17,6 +17,7 @@ from dataplane.identity import Identity
 from dataplane.proxy import Proxy
 from dataplane.request import Answer, Request
 from dataplane.scheduler_client import RECONNECT_S
+from dataplane.turn_trace import TurnTrace, passed_on
 from dataplane.upstream import Endpoint
 from protos import scheduler_pb2, turn_pb2
 
@@ -55,7 +56,7 @@ class Decisions:
         model = asked.model or await self._default_model(kind)
         if isinstance(model, errors.ApiError):
             return _refusal(model)
-        traceparent = request.headers.get(b"traceparent", b"").decode("latin-1")[:256]
+        trace = TurnTrace(self._proxy.tracer, request) if self._proxy.tracer is not None else None
         turn = turn_pb2.Turn(
             turn_id=self._proxy.new_turn_id(),
             new_run_id=self._proxy.new_run_id() if asked.labels else "",
@@ -63,21 +64,23 @@ class Decisions:
             run_class=identity.run_class,
             kind=kind,
             model=model,
-            traceparent=traceparent,
+            traceparent=trace.traceparent if trace is not None else passed_on(request),
         )
-        reply = await self._ask(turn, asked)
+        reply = await self._ask(turn, asked, trace)
         if isinstance(reply, errors.ApiError):
             return _refusal(reply)
         if reply.head.status >= 300:
             return _as_it_is(reply)
         return _told(asked, model, reply)
 
-    async def _ask(self, turn: turn_pb2.Turn, asked: DecideRequest) -> whole_turn.WholeReply | errors.ApiError:
+    async def _ask(
+        self, turn: turn_pb2.Turn, asked: DecideRequest, trace: TurnTrace | None
+    ) -> whole_turn.WholeReply | errors.ApiError:
         if asked.labels:
             body = decision.choose_body(asked.input, asked.labels, turn.model)
-            return await whole_turn.perform(self._proxy, turn, _choose, body)
+            return await whole_turn.perform(self._proxy, turn, _choose, body, trace)
         body = decision.classify_body(asked.input, turn.model)
-        return await whole_turn.perform(self._proxy, turn, _classify, body)
+        return await whole_turn.perform(self._proxy, turn, _classify, body, trace)
 
     async def _default_model(self, kind: turn_pb2.ReplicaKind.ValueType) -> str | errors.ApiError:
         """The first model of a healthy replica of `kind`, else of any. Waits while it is not known, as a held turn."""

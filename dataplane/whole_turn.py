@@ -17,6 +17,7 @@ from dataplane.exchange import EngineError, Reply
 from dataplane.meter import ReplyMeter
 from dataplane.proxy import STALL_S_MAX, Proxy
 from dataplane.tickets import Ticket
+from dataplane.turn_trace import TurnTrace, log_turn
 from dataplane.upstream import Endpoint, EngineConnection
 from protos import turn_pb2
 
@@ -39,19 +40,25 @@ RequestLine = Callable[[Endpoint], bytes]
 """The first lines of the request to an endpoint: where it is POSTed to."""
 
 
-async def perform(proxy: Proxy, turn: turn_pb2.Turn, line: RequestLine, body: bytes) -> WholeReply | errors.ApiError:
+async def perform(
+    proxy: Proxy, turn: turn_pb2.Turn, line: RequestLine, body: bytes, trace: TurnTrace | None
+) -> WholeReply | errors.ApiError:
     """The reply to one turn, sent to the replica that the scheduler chooses.
 
     An error where the turn is refused or there is no whole reply. The run of the turn's `new_run_id` ends with it.
     """
-    return await _WholeTurn(proxy, turn, line, body).perform()
+    return await _WholeTurn(proxy, turn, line, body, trace).perform()
 
 
 class _WholeTurn:
     """A turn, from its admission to its report."""
 
-    def __init__(self, proxy: Proxy, turn: turn_pb2.Turn, line: RequestLine, body: bytes) -> None:
+    def __init__(
+        self, proxy: Proxy, turn: turn_pb2.Turn, line: RequestLine, body: bytes, trace: TurnTrace | None
+    ) -> None:
         self._proxy = proxy
+        self._trace = trace
+        self._meter: ReplyMeter | None = None
         self._line = line
         self._body = body
         self._ticket = Ticket(turn, self)
@@ -65,8 +72,9 @@ class _WholeTurn:
         try:
             admitted = await self._admitted
             if isinstance(admitted, turn_pb2.Refusal):
-                self._over("refused")
-                return errors.refused(admitted)
+                refusal = errors.refused(admitted)
+                self._over("refused", refusal.message)
+                return refusal
             return await self._exchange(admitted)
         except asyncio.CancelledError:
             if ticket.placed_at:
@@ -113,9 +121,8 @@ class _WholeTurn:
 
     async def _send(self, endpoint: Endpoint) -> tuple[Reply, bytes]:
         """Head and body of the reply. Raises EngineError; a kept connection that turns out closed is replaced once."""
-        traceparent = self._ticket.traceparent
         lines = b"content-type: application/json\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
-            f"traceparent: {traceparent}\r\n".encode("latin-1") if traceparent else b"",
+            self._traceparent_line(),
             self._ticket.turn_id.encode(),
             len(self._body),
         )
@@ -126,10 +133,16 @@ class _WholeTurn:
         except _UntouchedError:
             return await _exchanged(await endpoint.connect(), head, self._body)
 
+    def _traceparent_line(self) -> bytes:
+        if self._trace is not None:
+            return self._trace.engine_line()
+        told = self._ticket.traceparent
+        return f"traceparent: {told}\r\n".encode("latin-1") if told else b""
+
     def _read(self, reply: WholeReply) -> WholeReply | errors.ApiError:
         """Reports how the turn ended."""
         self._proxy.read_limits(self._ticket, reply.head)
-        meter = ReplyMeter()
+        self._meter = meter = ReplyMeter()
         meter.feed(reply.body)
         meter.finish()
         status = reply.head.status
@@ -151,11 +164,15 @@ class _WholeTurn:
 
     def _failed(self, problem: str, status: int | None = None) -> None:
         self._proxy.scheduler.failed(self._ticket, problem, status)
-        self._over("failed")
+        self._over("failed", problem)
 
-    def _over(self, outcome: str) -> None:
+    def _over(self, outcome: str, problem: str = "") -> None:
         ticket = self._ticket
-        self._proxy.metrics.turn_over(ticket.message.run_class, outcome, time.monotonic() - ticket.arrived_at)
+        duration_s = time.monotonic() - ticket.arrived_at
+        self._proxy.metrics.turn_over(ticket.message.run_class, outcome, duration_s)
+        if self._trace is not None:
+            self._trace.over(ticket, outcome, problem, self._meter)
+        log_turn(ticket, outcome, duration_s)
         if ticket.message.new_run_id and outcome != "refused":
             self._proxy.scheduler.run_ended(ticket.message.new_run_id, ticket.message.caller)
 

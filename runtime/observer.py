@@ -5,11 +5,17 @@ Must not raise, wait, or change a run.
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Iterator
+
+from common.trace_context import parse
 from common.tracing import Tracer
 from runtime.metrics import Metrics
 from runtime.records import AnyRecord
+from runtime.refusals import RefusedError
 from runtime.run import RunState
-from runtime.run_trace import RunTraces
+from runtime.run_trace import ERROR_CHARS_MAX, RunTraces
 
 
 class Observer:
@@ -42,6 +48,24 @@ class Observer:
         self.metrics.recovered += 1
         if self._traces is not None:
             self._traces.recovered(run, recovery_id, duration_s)
+
+    @contextlib.contextmanager
+    def decision(self, run_class: str, traceparent: str | None) -> Iterator[str | None]:
+        """Within it a decision is made, asked for by a request with `traceparent`; gives what the dataplane is told."""
+        if self._tracer is None:
+            yield traceparent
+            return
+        above = parse(traceparent or "")
+        span, began, error = self._tracer.begin(above, "decide"), time.monotonic(), ""
+        try:
+            yield span.traceparent
+        except RefusedError as refusal:
+            error = str(refusal)[:ERROR_CHARS_MAX]
+            raise
+        finally:
+            told = {"luftpause.class": run_class, **({"error.type": "no_answer"} if error else {})}
+            took_s = time.monotonic() - began
+            self._tracer.end("decide", "client", span, above, duration_s=took_s, attributes=told, error=error)
 
     def child_traceparent(self, parent: RunState, traceparent: str | None) -> str | None:
         """The trace context of a run that is started below `parent` by a request with `traceparent`."""

@@ -198,7 +198,8 @@ class Runtime:
 
     async def decide(self, question: Question, caller: str, run_class: str, traceparent: str | None = None) -> Decision:
         """The answer to one small question, which is no run. Raises InvalidArgumentError or NoAnswerError."""
-        return await decisions.decide(self._model, question, orders.clean_caller(caller), run_class, traceparent)
+        with self.observer.decision(run_class, traceparent) as told:
+            return await decisions.decide(self._model, question, orders.clean_caller(caller), run_class, told)
 
     def tools(self) -> tuple[ServerStatus, ...]:
         """The tool servers and what they offer."""

@@ -11,7 +11,8 @@ from common.trace_context import parse
 from tests.collector import Collector, grpc_collector
 from tests.dataplane.conftest import Rig
 from tests.dataplane.raw_client import CHAT, request
-from tests.dataplane.scripted_engine import Call
+from tests.dataplane.scripted_engine import Call, whole
+from tests.dataplane.test_decide import CHOOSE, CHOSEN, CLASSIFIED, CLASSIFY, decide, sends
 
 ABOVE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -48,6 +49,34 @@ async def test_a_turn_and_its_engine_request_are_spans_below_the_clients(rig: Ri
     assert turn.attributes["gen_ai.response.time_to_first_chunk"] > 0
     assert turn.attributes["luftpause.held_ms"] >= 0
     assert not turn.is_error
+
+
+@pytest.mark.parametrize(("asked", "answer"), [(CLASSIFY, CLASSIFIED), (CHOOSE, CHOSEN)], ids=["classify", "labels"])
+async def test_a_decision_is_traced_as_the_turn_that_it_is(
+    rig: Rig, collector: Collector, asked: dict[str, object], answer: bytes
+) -> None:
+    rig.engine.script = sends(whole(answer))
+    response = await rig.ask(decide({**asked, "model": "m"}, f"traceparent: {ABOVE}"))
+    assert response.status == 200, response.json
+    await rig.stop()
+    [turn], [engine] = collector.named("turn m"), collector.named("engine")
+    assert (turn.trace_id, turn.parent_id, engine.parent_id) == (ABOVE[3:35], ABOVE[36:52], turn.span_id)
+    assert rig.scheduler.turns[0].traceparent == f"00-{turn.trace_id}-{turn.span_id}-01"
+    assert rig.engine.calls[0].headers["traceparent"] == f"00-{engine.trace_id}-{engine.span_id}-01"
+    assert (turn.attributes["luftpause.outcome"], turn.attributes["luftpause.class"]) == ("ended", "interactive")
+    assert turn.attributes["gen_ai.usage.input_tokens"] > 0
+
+
+async def test_a_decision_that_failed_says_why(rig: Rig, collector: Collector) -> None:
+    async def die(call: Call) -> None:
+        call.writer.close()
+
+    rig.engine.script = die
+    response = await rig.ask(decide({**CHOOSE, "model": "m"}))
+    assert response.status == 502
+    await rig.stop()
+    [turn] = collector.named("turn m")
+    assert (turn.is_error, turn.message) == (True, response.json["error"]["message"])
 
 
 async def test_a_turn_that_failed_says_why(rig: Rig, collector: Collector) -> None:

@@ -10,12 +10,15 @@ import pytest
 
 from common.trace_context import TraceContext, parse
 from common.tracing import Span, Tracer
+from runtime.decisions import Question
 from runtime.http import metrics_of
 from runtime.orders import SpawnRequest
 from runtime.records import LostTrack, decode
 from runtime.recovery import new_recovery_id
+from runtime.refusals import InvalidArgumentError
 from runtime.tool_specs import Done
 from tests.runtime.rig import Hold, Rig
+from tests.runtime.test_llm import Dataplane, says, served
 
 
 class Kept:
@@ -122,6 +125,25 @@ async def test_a_turn_that_fails_is_a_failed_span_and_counted(r: Rig, kept: Kept
     assert agent.attributes["error.type"] == "Failed"
     assert sample(r, 'turns_total{class="interactive",outcome="failed"}') == 1
     assert sample(r, 'ended_runs_total{state="Failed"}') == 1
+
+
+ABOVE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+DECIDED = {"label": "b", "probabilities": {"b": 1.0}, "unscored": [], "model": "m"}
+
+
+async def test_a_decision_is_a_span_and_what_it_asks_the_dataplane_is_below_it(
+    r: Rig, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataplane = Dataplane(says(DECIDED), says({"error": {"message": "input: too long"}}, 413))
+    async with served(dataplane) as url:
+        monkeypatch.setattr(r.model, "_url", url)
+        await r.runtime.decide(Question("x"), "me", "batch", ABOVE)
+        with pytest.raises(InvalidArgumentError):
+            await r.runtime.decide(Question("x"), "me", "batch", ABOVE)
+    done, refused = (span for span in kept.spans if span.name == "decide")
+    assert dataplane.requests[0][0]["traceparent"] == done.context.traceparent
+    assert (done.parent, done.error, done.attributes["luftpause.class"]) == (parse(ABOVE), "", "batch")
+    assert (refused.error, refused.context.trace_id) == ("input: too long", done.context.trace_id)
 
 
 async def test_what_runs_do_is_counted(r: Rig) -> None:

@@ -137,8 +137,10 @@ class CallingModel(Model):
         super().__init__("http://127.0.0.1:1", None)
         self._left = rounds
 
-    async def turn(self, run: RunState, tools: Sequence[ToolSpec], traceparent: str | None) -> TimedReply:
-        del run, tools, traceparent
+    async def turn(
+        self, run: RunState, tools: Sequence[ToolSpec], traceparent: str | None, *, may_call: bool = True
+    ) -> TimedReply:
+        del run, tools, traceparent, may_call
         self._left -= 1
         calls = (RawCall("", "lookup", "{}"),) if self._left >= 0 else ()
         return TimedReply(Reply("", calls), 0.0)
