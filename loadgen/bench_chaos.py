@@ -12,7 +12,6 @@ import contextlib
 import json
 import pathlib
 import re
-import signal
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
+from loadgen.bench_command import INTERRUPTED, until_signal
 from loadgen.chaos_check import Seen, Verdict, judge
 from loadgen.chaos_link import HOST
 from loadgen.chaos_load import Load
@@ -30,8 +30,6 @@ from loadgen.chaos_rig import Rig, get, is_linux
 from loadgen.chaos_spawner import Spawner
 from loadgen.relay_rig import RigError
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells tell it."""
 WELL_WITHIN_S = 90.0
 """After the last fault every run must end within this time."""
 QUIET_WITHIN_S = 45.0
@@ -203,7 +201,7 @@ def main(minutes: float, seed: int, json_output: bool, logs: pathlib.Path | None
             folder = logs or pathlib.Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="luftpause-chaos-")))
             folder.mkdir(parents=True, exist_ok=True)
             tell = (lambda _what: None) if json_output else _teller()
-            report = asyncio.run(_until_signal(minutes * 60, seed, folder, tell))
+            report = asyncio.run(until_signal(run(minutes * 60, seed, folder, tell)))
     except RigError as error:
         print(f"luftpause: seed {seed}: {error}", file=sys.stderr)
         return 1
@@ -215,21 +213,6 @@ def main(minutes: float, seed: int, json_output: bool, logs: pathlib.Path | None
     else:
         _print(report)
     return 0 if report["passed"] else 1
-
-
-async def _until_signal(seconds: float, seed: int, folder: pathlib.Path, tell: Callable[[str], None]) -> dict[str, Any]:
-    """As `run`; the first SIGINT or SIGTERM cancels it, so that what was started is ended."""
-    task = asyncio.ensure_future(run(seconds, seed, folder, tell))
-    wanted = asyncio.Event()
-
-    def stop() -> None:
-        if not wanted.is_set():
-            wanted.set()
-            task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
-    return await task
 
 
 def _teller() -> Callable[[str], None]:

@@ -6,13 +6,10 @@ machine does hits both. The simulated classifier keeps the pace of a device. Rea
 
 from __future__ import annotations
 
-import asyncio
-import json
 import math
 import os
 import platform
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,9 +17,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.bench_relay import INTERRUPTED, progress, until_signal
+from loadgen.bench_command import holds, perform, verdict
 from loadgen.decide_rig import Rig, running
-from loadgen.relay_rig import RigError
 
 ALONE_ADDED_MS_MAX = 3.0
 """A gate in front of every wake or turn must not be felt: a small classifier itself takes some 20 ms."""
@@ -103,12 +99,8 @@ def report(alone: _SAMPLES, beside: _SAMPLES, agent_turns: int, agent_errors: in
         "agent_turns": agent_turns,
         "agent_errors": agent_errors,
         "bars": bars,
-        "passed": all(_holds(bar) for bar in bars),
+        "passed": all(holds(bar) for bar in bars),
     }
-
-
-def _holds(bar: dict[str, Any]) -> bool:
-    return bool(bar["seen"] >= bar["least"] if "least" in bar else bar["seen"] <= bar["most"])
 
 
 def _figures(seconds: _SAMPLES) -> dict[str, dict[str, float]]:
@@ -126,20 +118,7 @@ def _percentiles(seconds: Sequence[float]) -> dict[str, float]:
 
 def main(json_output: bool, counts: Counts | None = None) -> int:
     """Measures and prints; 0 if every bar holds, else 1. Ctrl-C ends it with 130."""
-    try:
-        with progress(STEPS) as tell:
-            told = asyncio.run(until_signal(measure(counts or Counts(), tell)))
-    except RigError as error:
-        print(f"luftpause: {error}", file=sys.stderr)
-        return 1
-    except asyncio.CancelledError:
-        print("luftpause: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    if json_output:
-        print(json.dumps(told))
-    else:
-        _print(told)
-    return 0 if told["passed"] else 1
+    return perform(lambda tell: measure(counts or Counts(), tell), STEPS, _print, json_output=json_output)
 
 
 def _print(told: dict[str, Any]) -> None:
@@ -154,6 +133,4 @@ def _print(told: dict[str, Any]) -> None:
             table.add_row(phase if name == "p50" else "", name, *cells)
     console.print(table)
     for bar in told["bars"]:
-        word = "at least" if "least" in bar else "at most"
-        bound = bar.get("least", bar.get("most"))
-        console.print(f"{bar['what']} {word} {bound:g}: {bar['seen']:g}, {'holds' if _holds(bar) else 'MISSED'}")
+        console.print(verdict(bar))

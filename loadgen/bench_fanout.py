@@ -7,12 +7,9 @@ device, so seconds are comparable on any machine that is not busy. Read next: `f
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import platform
 import statistics
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,10 +17,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.bench_relay import INTERRUPTED, progress, until_signal
-from loadgen.fanout_arms import ArmError, direct, fan_out, one_by_one, tasks
+from loadgen.bench_command import holds, perform, verdict
+from loadgen.fanout_arms import direct, fan_out, one_by_one, tasks
 from loadgen.fanout_rig import running
-from loadgen.relay_rig import RigError
 
 SPEEDUP_MIN = 5.0
 """Over one after another: five was measured on a laptop's GPU, where 16 agents share the work of two engines."""
@@ -45,7 +41,7 @@ class Counts:
 
 
 async def measure(counts: Counts, tell: Callable[[str], None]) -> dict[str, Any]:
-    """The report; see `report`. `tell` hears what is done now, `steps(counts)` times. Raises RigError or ArmError."""
+    """The report; see `report`. `tell` hears what is done now, `steps(counts)` times. Raises RigError."""
     load = os.getloadavg()[0]
     together: list[float] = []
     without: list[float] = []
@@ -95,27 +91,14 @@ def report(fan_out_s: list[float], direct_s: list[float], one_by_one_s: float) -
         "direct_s": [round(each, 3) for each in direct_s],
         "one_by_one_s": round(one_by_one_s, 3),
         "bars": [speedup, over_direct],
-        "passed": one_by_one_s / middle_s >= SPEEDUP_MIN and over <= OVER_DIRECT_MAX,
+        "passed": holds(speedup) and holds(over_direct),
     }
 
 
 def main(json_output: bool, counts: Counts | None = None) -> int:
     """Measures and prints; 0 if every bar holds, else 1. Ctrl-C ends it with 130."""
     counts = counts or Counts()
-    try:
-        with progress(steps(counts)) as tell:
-            told = asyncio.run(until_signal(measure(counts, tell)))
-    except (RigError, ArmError) as error:
-        print(f"luftpause: {error}", file=sys.stderr)
-        return 1
-    except asyncio.CancelledError:
-        print("luftpause: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    if json_output:
-        print(json.dumps(told))
-    else:
-        _print(told)
-    return 0 if told["passed"] else 1
+    return perform(lambda tell: measure(counts, tell), steps(counts), _print, json_output=json_output)
 
 
 def _print(told: dict[str, Any]) -> None:
@@ -129,10 +112,7 @@ def _print(told: dict[str, Any]) -> None:
     table.add_row("one after another", _seconds([told["one_by_one_s"]]))
     console.print(table)
     for bar in told["bars"]:
-        word = "at least" if "least" in bar else "at most"
-        bound, seen = bar.get("least", bar.get("most")), bar["seen"]
-        holds = seen >= bound if "least" in bar else seen <= bound
-        console.print(f"{bar['what']} {word} {bound:g}: {seen:g}, {'holds' if holds else 'MISSED'}")
+        console.print(verdict(bar))
 
 
 def _seconds(values: list[float]) -> str:

@@ -7,10 +7,7 @@ a window that is never full and never wasted serves the same tokens. Read next: 
 
 from __future__ import annotations
 
-import asyncio
-import json
 import platform
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from loadgen import ratelimit_arms
-from loadgen.bench_relay import INTERRUPTED, progress, until_signal
-from loadgen.ratelimit_arms import ArmError, Step, Work
+from loadgen.bench_command import holds, perform, verdict
+from loadgen.ratelimit_arms import Step, Work
 from loadgen.ratelimit_rig import PERIOD_S, Counts, running
-from loadgen.relay_rig import RigError
 
 OVER_FLUID_MAX = 1.08
 ARMS = ("reactive", "agentpause", "litellm", "luftpause")
@@ -31,7 +27,7 @@ _ANSWER_WITHIN_S = 7200.0
 
 
 async def measure(counts: Counts, arms: tuple[str, ...], tell: Callable[[str], None]) -> dict[str, Any]:
-    """The report. `tell` hears which arm works. Raises RigError or ArmError."""
+    """The report. `tell` hears which arm works. Raises RigError."""
     steps: dict[str, Step | None] = {
         "reactive": ratelimit_arms.reactive,
         "agentpause": ratelimit_arms.agentpause(counts),
@@ -87,27 +83,14 @@ def report(counts: Counts, figures: dict[str, dict[str, Any]]) -> dict[str, Any]
         "arms": figures,
         "not_installed": [name for name in ARMS if name not in figures],
         "bars": bars,
-        "passed": all(bar["seen"] is not None and bar["seen"] <= bar["most"] for bar in bars),
+        "passed": all(holds(bar) for bar in bars),
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
     }
 
 
 def main(counts: Counts, arms: tuple[str, ...], *, json_output: bool) -> int:
     """Measures and prints; 0 if every bar holds, else 1. Ctrl-C ends it with 130."""
-    try:
-        with progress(len(arms)) as tell:
-            told = asyncio.run(until_signal(measure(counts, arms, tell)))
-    except (RigError, ArmError) as error:
-        print(f"luftpause: {error}", file=sys.stderr)
-        return 1
-    except asyncio.CancelledError:
-        print("luftpause: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    if json_output:
-        print(json.dumps(told))
-    else:
-        _print(told)
-    return 0 if told["passed"] else 1
+    return perform(lambda tell: measure(counts, arms, tell), len(arms), _print, json_output=json_output)
 
 
 def _print(told: dict[str, Any]) -> None:
@@ -134,5 +117,4 @@ def _print(told: dict[str, Any]) -> None:
     if told["not_installed"]:
         console.print(f"not measured, since not installed or not asked for: {', '.join(told['not_installed'])}")
     for bar in told["bars"]:
-        holds = bar["seen"] is not None and bar["seen"] <= bar["most"]
-        console.print(f"{bar['what']} at most {bar['most']:g}: {bar['seen']}, {'holds' if holds else 'MISSED'}")
+        console.print(verdict(bar))

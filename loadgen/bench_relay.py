@@ -7,29 +7,24 @@ themselves spend when there is no proxy. Read next: `relay_rig` (processes and r
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import os
 import platform
 import shutil
-import signal
 import statistics
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from loadgen import relay_figures
+from loadgen.bench_command import perform, verdict
 from loadgen.relay_figures import QUANTITIES, Sample
-from loadgen.relay_rig import ORDER_WITHIN_S, Arm, Cores, Rig, RigError, running
+from loadgen.relay_rig import ORDER_WITHIN_S, Arm, Cores, Rig, running
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells tell it."""
 _ROUNDS = 4
 """Of turns, and of chunks, in a repeat."""
 _GONE_WITHIN_S = 10.0
@@ -178,50 +173,7 @@ def main(json_output: bool, counts: Counts | None = None) -> int:
         print(json.dumps({"skipped": told}) if json_output else told)
         return 0
     counts = counts or Counts()
-    try:
-        with progress(steps(counts)) as tell:
-            report = asyncio.run(until_signal(measure(counts, find_nginx(), tell)))
-    except RigError as error:
-        print(f"luftpause: {error}", file=sys.stderr)
-        return 1
-    except asyncio.CancelledError:
-        print("luftpause: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    if json_output:
-        print(json.dumps(report))
-    else:
-        _print(report)
-    return 0 if report["passed"] else 1
-
-
-async def until_signal(measuring: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-    """What is measured; SIGINT and SIGTERM cancel it, the first of them alone: clearing up is never broken off."""
-    task = asyncio.ensure_future(measuring)
-    loop = asyncio.get_running_loop()
-    wanted = asyncio.Event()
-
-    def stop() -> None:
-        if not wanted.is_set():
-            wanted.set()
-            task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    return await task
-
-
-@contextlib.contextmanager
-def progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal how far a bench is that tells of `total` steps."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description:<26}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=total + 1)
-
-        def tell(what: str) -> None:
-            progress.update(task, description=what, advance=1)
-
-        yield tell
+    return perform(lambda tell: measure(counts, find_nginx(), tell), steps(counts), _print, json_output=json_output)
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -242,9 +194,7 @@ def _print(report: dict[str, Any]) -> None:
     if report["load"] > _BUSY_LOAD:
         console.print(f"the machine was busy (load {report['load']:g}): figures are rougher, and chunks look cheaper")
     for bar in report["bars"]:
-        seen, most = bar["seen"], bar["most"]
-        verdict = "not measured" if seen is None else f"{seen:g}, {'holds' if seen <= most else 'MISSED'}"
-        console.print(f"{bar['what']} at most {most:g}: {verdict}")
+        console.print(verdict(bar))
     if report["first_error"]:
         console.print(f"the first error: {report['first_error']}", markup=False)
 

@@ -21,6 +21,7 @@ import msgspec
 from loadgen.driver import fault_kind, message_of, open_session
 from loadgen.fanout_rig import MODEL, Places
 from loadgen.mcp_calls import CallError, McpTools, text_of
+from loadgen.relay_rig import RigError
 from loadgen.spawning import AWAIT_S, task
 from loadgen.workload import Workload, plan_run, text
 
@@ -31,7 +32,7 @@ _TOKEN_CHARS = 4
 """Of the simulated engine."""
 
 
-class ArmError(Exception):
+class ArmError(RigError):
     """A task was not done as it should be; the text says why."""
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 
 from loadgen.ratelimit_rig import MODEL, Counts
+from loadgen.relay_rig import RigError
 
 RETRIES = 2
 BACKOFF_S = 0.5
@@ -25,7 +26,7 @@ SUSPEND_S = 15.0
 """Agents of agentpause that are told to suspend come again after so long, or the reset that they were told."""
 
 
-class ArmError(Exception):
+class ArmError(RigError):
     """Agents were answered what no arm expects."""
 
 

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from common.signals import serve_until_signal
+from loadgen.bench_command import INTERRUPTED
 from loadgen.compare import picture, table
 from loadgen.compare.arms import ArmError
 from loadgen.compare.contest import Contest, Entry, Rules, Tell, Timing, look
@@ -29,8 +30,6 @@ from loadgen.compare.processes import ProcessError
 
 T = TypeVar("T")
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells tell it."""
 _LINE_EVERY_S = 15.0
 _WIDTH_MIN = 150
 """Columns of a table that is not shown on a terminal."""
