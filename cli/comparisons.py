@@ -139,6 +139,13 @@ def flood(
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a reply.")] = USUAL.max_tokens,
     tool_s: Annotated[str, typer.Option(metavar="MIN-MAX", help="How long tools work, seconds.")] = "0.5-2",
     tools: Tools = USUAL.tools,
+    sub_agents: Annotated[
+        flood_bench.SubAgents,
+        typer.Option(
+            help="Agents that are sub-agents of a runtime in front of each arm, with the simulated tool server's "
+            "lookup: none, batch, or all."
+        ),
+    ] = "none",
     ignore_eos: IgnoreEos = USUAL.ignore_eos,
     end: Annotated[bool, typer.Option(help="Agents tell luftpause the end of a run.")] = True,
     run_id: Annotated[bool, typer.Option(help="Agents tell routers which run a turn is of.")] = True,
@@ -157,6 +164,8 @@ def flood(
     Without --arms, those of alone, router, smg, vllm-router, luftpause that are installed. docs/benchmarks.md tells
     how to read the tables.
     """
+    if traces is not None and sub_agents != "none":
+        options.misused("--traces is for agents that keep their own loop, not for --sub-agents")
     names = None if arm_names is None else tuple(name.strip() for name in arm_names.split(",") if name.strip())
     try:
         low, high = between(tool_s)
@@ -174,6 +183,7 @@ def flood(
             batch=batch,
             interactive=interactive,
             callers=callers,
+            sub_agents=sub_agents,
             names=names,
             extra=tuple(arms.given(text) for text in own_arms),
             traces=traces,

@@ -85,7 +85,7 @@ def load(
         if spawn:
             _refuse_own_loop(context)
             aim = _mcp_url(target or _running_runtime(state_folder) or RUNTIME_DEFAULT)
-            prepared: Load | SpawnLoad = SpawnLoad(aim, token, model or None, group, number)
+            prepared: Load | SpawnLoad = SpawnLoad(aim, token, model or None, [group], number)
         else:
             aim = _base_url(target or _running(state_folder) or TARGET_DEFAULT)
             model = model or asyncio.run(first_model(aim, token))

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from loadgen.driver import PAUSE_AFTER_FAULT_S, START_S_MAX
@@ -22,6 +23,8 @@ TOOL = "lookup"
 """What the sub-agents call: a tool of the simulated tool server, as `./luftpause up` starts it."""
 AWAIT_S = 600
 """Most that one `await` may wait; it is repeated."""
+_NUMBERED_FROM = 1_000_000
+"""Number of the first group: no text of an own-loop agent beside it, with the same seed, is one of these."""
 CANCEL_S = 5.0
 """How long the sub-agents under way at the end have to be cancelled."""
 
@@ -35,21 +38,22 @@ def task(context: str, calls: int) -> str:
 class SpawnLoad:
     """A load that runs within `async with`, for as long as its user waits there."""
 
-    def __init__(self, url: str, token: str | None, model: str | None, group: Group, seed: int) -> None:
+    def __init__(self, url: str, token: str | None, model: str | None, groups: Sequence[Group], seed: int) -> None:
         """`url` is where the runtime's MCP is; `model` None: the runtime's own choice."""
-        self.groups = (group,)
-        self.tallies = [Tally()]
-        self._group = group
+        self.groups = tuple(groups)
+        self.tallies = [Tally() for _ in groups]
         self._seed = seed
         self._model = {} if model is None else {"model": model}
-        self._tools = McpTools(url, token, group.caller)
+        self._clients = [McpTools(url, token, group.caller) for group in groups]
+        self._opened = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
-        self._under_way: set[str] = set()
-        """Handles of sub-agents that have not ended."""
+        self._under_way: set[tuple[int, str]] = set()
+        """Sub-agents that have not ended, as number of the group and handle."""
 
     async def __aenter__(self) -> SpawnLoad:
-        await self._tools.__aenter__()
-        self._tasks = [asyncio.create_task(self._agent(agent)) for agent in range(self._group.agents)]
+        for number, group in enumerate(self.groups):
+            await self._opened.enter_async_context(self._clients[number])
+            self._tasks += [asyncio.create_task(self._agent(number, agent)) for agent in range(group.agents)]
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
@@ -58,9 +62,9 @@ class SpawnLoad:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_S):
-                ends = (self._tools.call("cancel", handle=handle) for handle in self._under_way)
+                ends = (self._clients[number].call("cancel", handle=handle) for number, handle in self._under_way)
                 await asyncio.gather(*ends, return_exceptions=True)
-        await self._tools.__aexit__()
+        await self._opened.aclose()
 
     def raise_if_broken(self) -> None:
         """Raises the exception of an agent that ended: none should, since faults of runs are counted."""
@@ -70,53 +74,55 @@ class SpawnLoad:
 
     def forget_warmup(self) -> None:
         """Starts counting anew; runs under way are counted whole when they end."""
-        self.tallies = [Tally()]
+        self.tallies = [Tally() for _ in self.groups]
 
-    async def _agent(self, agent: int) -> None:
-        await asyncio.sleep(random.Random(f"{self._seed}:0:{agent}").uniform(0, START_S_MAX))
+    async def _agent(self, number: int, agent: int) -> None:
+        key = (self._seed, _NUMBERED_FROM + number, agent)
+        await asyncio.sleep(random.Random(":".join(map(str, key))).uniform(0, START_S_MAX))
         done = 0
         while True:
-            plan = plan_run(self._group.workload, self._seed, 0, agent, done)
+            plan = plan_run(self.groups[number].workload, *key, done)
             done += 1
             try:
-                await self._run(plan)
+                await self._run(number, plan)
             except CallError as error:
-                self.tallies[0].add_error(error.kind, error.message)
+                self.tallies[number].add_error(error.kind, error.message)
                 await asyncio.sleep(PAUSE_AFTER_FAULT_S)
 
-    async def _run(self, plan: RunPlan) -> None:
+    async def _run(self, number: int, plan: RunPlan) -> None:
         """One run, counted if it completes. Raises CallError, also where it ends otherwise."""
         turns = len(plan.turns)
         begun_s = time.perf_counter()
         spawned = await self._tell(
+            number,
             "spawn",
             task=task(text(plan, 0), turns - 1),
-            serviceClass=self._group.run_class,
+            serviceClass=self.groups[number].run_class,
             tools=[TOOL],
             maxToolCalls=turns - 1,
             maxTokens=max(turn.max_tokens for turn in plan.turns),
             **self._model,
         )
         handle = spawned["handle"]
-        self._under_way.add(handle)
+        self._under_way.add((number, handle))
         state = "Running"
         while state == "Running":
-            (told,) = (await self._tell("await", handles=[handle], timeout=AWAIT_S))["results"]
+            (told,) = (await self._tell(number, "await", handles=[handle], timeout=AWAIT_S))["results"]
             state = told["state"]
         run_s = time.perf_counter() - begun_s
         if state == "AwaitingApproval":
-            await self._tell("cancel", handle=handle)
-        self._under_way.discard(handle)
+            await self._tell(number, "cancel", handle=handle)
+        self._under_way.discard((number, handle))
         if state != "Completed":
             raise CallError(state, told.get("error", ""))
-        shown = (await self._tell("status", handle=handle))["runs"]
+        shown = (await self._tell(number, "status", handle=handle))["runs"]
         (own,) = (each["own"] for each in shown if each["handle"] == handle)
-        self.tallies[0].add_told_turns(
+        self.tallies[number].add_told_turns(
             own["turns"], own["turnS"], own["promptTokens"], own["cachedTokens"], own["completionTokens"]
         )
-        self.tallies[0].add_run(run_s)
+        self.tallies[number].add_run(run_s)
 
-    async def _tell(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        result = await self._tools.call(tool, **arguments)
+    async def _tell(self, number: int, tool: str, **arguments: Any) -> dict[str, Any]:
+        result = await self._clients[number].call(tool, **arguments)
         told: dict[str, Any] = result["structuredContent"]
         return told

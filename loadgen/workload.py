@@ -111,6 +111,8 @@ class Group:
     run_class: RunClass
     caller: str
     workload: Workload
+    spawned: bool = False
+    """Whether they are sub-agents, whose loop the runtime keeps."""
 
 
 @dataclass(frozen=True, slots=True)

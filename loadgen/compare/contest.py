@@ -8,6 +8,7 @@ for what is started, `driver` for what the agents do.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pathlib
 import sys
 import tempfile
@@ -23,7 +24,9 @@ from loadgen.compare.arms import Arm, Place
 from loadgen.compare.engines import Fakes, Served
 from loadgen.compare.figures import Sample
 from loadgen.compare.processes import body_of, free_ports, started
+from loadgen.compare.subagents import runtime_before
 from loadgen.driver import Load, Target
+from loadgen.spawning import SpawnLoad
 from loadgen.workload import Group
 
 _TELL_EVERY_S = 1.0
@@ -114,7 +117,7 @@ class Contest:
                 place = Place((first, second, third), urls, name, sys.executable)
                 arm = entry.arm
                 if not arm.command:
-                    return await self._load(entry, arm.url, number, tell)
+                    return await self._load(entry, arm.url, folder, number, tell)
                 (folder / "config").write_text(place.fill(arm.config))
                 async with started(arm.name, place.words(arm.command), self._rules.environment, folder) as process:
 
@@ -123,12 +126,13 @@ class Contest:
                         return body is not None and arm.is_ready(body, len(urls))
 
                     await process.wait_ready(is_ready)
-                    sample = await self._load(entry, place.fill(arm.url), number, tell)
+                    sample = await self._load(entry, place.fill(arm.url), folder, number, tell)
                     process.check()
                     return sample
 
-    async def _load(self, entry: Entry, url: str, number: int, tell: Tell) -> Sample:
+    async def _load(self, entry: Entry, url: str, folder: pathlib.Path, number: int, tell: Tell) -> Sample:
         rules = self._rules
+        own, spawned = ([group for group in entry.groups if group.spawned == which] for which in (False, True))
         target = Target(
             f"{url}/v1",
             rules.model,
@@ -138,20 +142,30 @@ class Contest:
             turn_timeout_s=_TURN_TIMEOUT_S,
         )
         # A seed of each measurement's own, so that no text was seen before.
-        async with Load(target, entry.groups, rules.seed * 1_000 + number) as load:
-            await _watch(load, rules.timing.warm_up_s, lambda so_far: tell("warm-up", so_far))
-            load.forget_warmup()
-            return await _watch(load, rules.timing.measure_s, lambda so_far: tell("measuring", so_far))
+        seed = rules.seed * 1_000 + number
+        async with contextlib.AsyncExitStack() as opened:
+            loads: list[Load | SpawnLoad] = []
+            if spawned:
+                runtime = await opened.enter_async_context(runtime_before(url, rules.environment, folder))
+                loads.append(await opened.enter_async_context(SpawnLoad(runtime, None, rules.model, spawned, seed)))
+            if own:
+                loads.append(await opened.enter_async_context(Load(target, own, seed)))
+            await _watch(loads, rules.timing.warm_up_s, lambda so_far: tell("warm-up", so_far))
+            for load in loads:
+                load.forget_warmup()
+            return await _watch(loads, rules.timing.measure_s, lambda so_far: tell("measuring", so_far))
 
 
-async def _watch(load: Load, seconds: float, tell: Callable[[Sample], None]) -> Sample:
-    """The sample of `load` after `seconds`."""
+async def _watch(loads: Sequence[Load | SpawnLoad], seconds: float, tell: Callable[[Sample], None]) -> Sample:
+    """The sample of `loads` after `seconds`."""
     begun_s = time.perf_counter()
     while True:
         spent_s = time.perf_counter() - begun_s
-        sample = Sample(spent_s, tuple(zip(load.groups, load.tallies, strict=True)))
+        groups = (pair for load in loads for pair in zip(load.groups, load.tallies, strict=True))
+        sample = Sample(spent_s, tuple(groups))
         tell(sample)
-        load.raise_if_broken()
+        for load in loads:
+            load.raise_if_broken()
         if spent_s >= seconds:
             return sample
         await asyncio.sleep(min(_TELL_EVERY_S, seconds - spent_s))

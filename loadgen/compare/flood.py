@@ -9,7 +9,7 @@ import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from loadgen.compare import arms, figures, show
 from loadgen.compare.arms import Arm, ArmError
@@ -18,6 +18,7 @@ from loadgen.compare.engines import Served
 from loadgen.traces import sessions
 from loadgen.workload import Group, RunClass, Workload
 
+SubAgents = Literal["none", "batch", "all"]
 ALONE = "alone"
 """The interactive agents without the flood, through the plain router."""
 ARMS = (ALONE, arms.ROUTER.name, "smg", "vllm-router", arms.LUFTPAUSE.name)
@@ -37,6 +38,8 @@ class Flood:
     interactive: int
     callers: int
     """Callers that the agents of a class are divided among."""
+    sub_agents: SubAgents
+    """Which agents are sub-agents of a runtime in front of each arm."""
     names: tuple[str, ...] | None
     """Arms; None: ARMS, as far as they are installed."""
     extra: tuple[Arm, ...]
@@ -49,10 +52,12 @@ class Flood:
     """Bars on luftpause, by the keys of `figures.REQUIREMENTS`."""
 
 
-def groups(run_class: RunClass, agents: int, callers: int, workload: Workload) -> list[Group]:
+def groups(run_class: RunClass, agents: int, callers: int, workload: Workload, *, spawned: bool = False) -> list[Group]:
     """`agents` of a class, divided among `callers` as evenly as they go."""
     shares = [agents // callers + (number < agents % callers) for number in range(callers)]
-    return [Group(share, run_class, f"{run_class}-{n}", workload) for n, share in enumerate(shares, 1) if share]
+    return [
+        Group(share, run_class, f"{run_class}-{n}", workload, spawned) for n, share in enumerate(shares, 1) if share
+    ]
 
 
 def chosen(flood: Flood, find: Callable[[str], str | None]) -> list[Arm | str]:
@@ -87,8 +92,13 @@ def check(flood: Flood, of: Sequence[Arm | str]) -> None:
 
 def entries(flood: Flood, of: Sequence[Arm | str], workload: Workload) -> list[Entry]:
     """An entry an arm."""
-    interactive = groups("interactive", flood.interactive, flood.callers, workload)
-    both = (*interactive, *groups("batch", flood.batch, flood.callers, workload))
+
+    def agents_of(run_class: RunClass, agents: int) -> list[Group]:
+        spawned = flood.sub_agents in ("all", run_class)
+        return groups(run_class, agents, flood.callers, workload, spawned=spawned)
+
+    interactive = agents_of("interactive", flood.interactive)
+    both = (*interactive, *agents_of("batch", flood.batch))
     return [
         Entry(each, arms.ROUTER, tuple(interactive)) if isinstance(each, str) else Entry(each.name, each, both)
         for each in of
@@ -138,6 +148,7 @@ def settings(flood: Flood, model: str) -> dict[str, Any]:
         "batch": flood.batch,
         "interactive": flood.interactive,
         "callers": flood.callers,
+        "sub_agents": flood.sub_agents,
         "traces": None if flood.traces is None else {"file": flood.traces.name, "scale": flood.scale},
         **flood.rules.as_json(),
         "model": model,

@@ -92,6 +92,18 @@ async def test_arms_take_turns_and_a_missed_bar_is_the_exit_code(tmp_path: pathl
     assert "luftpause, 1 of 1: measuring" in err
 
 
+async def test_sub_agents_flood_an_arm_through_a_runtime_that_ends_with_it(tmp_path: pathlib.Path) -> None:
+    arguments = ("--arms", "router,luftpause", "--sub-agents", "batch", "--measure-s", "6", "--json", "-")
+    code, out, err = await run(tmp_path, *SMALL, *QUICK, *arguments)
+    assert code == 0, err
+    for figures in entries_of(json.loads(out)).values():
+        assert figures["batch"]["errors"] == figures["interactive"]["errors"] == {}
+        assert figures["batch"]["runs_per_min"]["median"] > 0
+        # What only their own loop sees tells who is who.
+        assert figures["batch"]["ttft_s_p50"] is None
+        assert figures["interactive"]["ttft_s_p50"]["median"] > 0
+
+
 async def test_sessions_are_replayed_by_agents_that_use_text_and_never_say_that_they_end(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -162,6 +174,7 @@ async def test_an_engine_that_is_not_there_is_told_in_one_line(tmp_path: pathlib
         (("--arm", "x"), 2, "expected NAME=COMMAND"),
         (("--profile", "x"), 2, "--profile x: expected one of"),
         (("--engine", "x:1"), 2, "--engine x:1"),
+        (("--traces", "x", "--sub-agents", "all"), 2, "--traces is for agents that keep their own loop"),
     ],
 )
 def test_wrong_calls_are_told_in_one_line_before_anything_is_started(
