@@ -49,8 +49,13 @@ class Server(uvicorn.Server):
 def build(runtime: Runtime, mcp: MCPServer, host: str, guard: Guard, served: Served) -> App:
     """The application. `host` is what it will listen on."""
 
-    async def status(_request: Request) -> Response:
-        return JSONResponse(status_of(runtime))
+    async def status(request: Request) -> Response:
+        response = JSONResponse(status_of(runtime))
+        origin = request.headers.get("origin")
+        if origin is not None:
+            # The scheduler's page reads it from its own port. Its origin is one of `served`, else it had not come here.
+            response.headers.update({"Access-Control-Allow-Origin": origin, "Vary": "Origin"})
+        return response
 
     async def health(_request: Request) -> Response:
         reason = runtime.unready_reason()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import hashlib
 import pathlib
 import re
@@ -25,6 +26,7 @@ from scheduler.host import Host
 PAGE = pathlib.Path(__file__).with_name("page.html")
 SHUTDOWN_LIMIT_S = 1.0
 
+_ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:]+\]|[\w.-]+)(:[0-9]{1,5})?(?=/|$)", re.ASCII)
 _OPEN_PATHS = frozenset(("/health", "/metrics"))
 
 
@@ -44,7 +46,13 @@ async def start(host: Host, address: str, port: int, guard: Guard, tls: Tls = PL
 
 def _surface(host: Host, page: str, guard: Guard) -> Callable[[web.Request], Awaitable[web.Response]]:
     """What answers every request."""
-    page_headers = {"Content-Security-Policy": _page_policy(page)}
+    own_policy = _page_policy(page)
+
+    def shown_page(runtime: str) -> web.Response:
+        """The page, which may ask the runtime too whose URL it was given."""
+        origin = _ORIGIN.match(runtime)
+        policy = own_policy.replace("connect-src 'self'", f"connect-src 'self' {origin[0]}") if origin else own_policy
+        return web.Response(text=page, content_type="text/html", headers={"Content-Security-Policy": policy})
 
     def metrics() -> web.Response:
         host.tally.spans_lost = host.tracer.lost if host.tracer is not None else 0
@@ -57,7 +65,6 @@ def _surface(host: Host, page: str, guard: Guard) -> Callable[[web.Request], Awa
         return _json(200, {"ready": True}) if reason is None else _json(503, {"ready": False, "reason": reason})
 
     answers: dict[str, Callable[[], web.Response]] = {
-        "/": lambda: web.Response(text=page, content_type="text/html", headers=page_headers),
         "/status": lambda: _json(200, wire.status_json(host.summary())),
         "/metrics": metrics,
         "/health": health,
@@ -65,13 +72,15 @@ def _surface(host: Host, page: str, guard: Guard) -> Callable[[web.Request], Awa
 
     async def answer(request: web.Request) -> web.Response:
         known = answers.get(request.path)
+        if request.path == "/":
+            known = functools.partial(shown_page, request.query.get("runtime", ""))
         grant = ANYTHING if request.path in _OPEN_PATHS else guard.admit(request.headers.get("Authorization"))
         if grant is None:
             response = _error(401, UNAUTHENTICATED, {"WWW-Authenticate": "Bearer"})
         elif grant.is_bound:
             response = _error(403, NOT_BOUND)
         elif known is None:
-            response = _error(404, f"nothing here; expected one of {', '.join(answers)}")
+            response = _error(404, f"nothing here; expected one of /, {', '.join(answers)}")
         elif request.method not in ("GET", "HEAD"):
             response = _error(405, f"method {request.method}: expected GET", {"Allow": "GET, HEAD"})
         else:

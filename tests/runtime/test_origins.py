@@ -55,4 +55,15 @@ async def test_a_web_page_reaches_neither_mcp_nor_status(tmp_path: pathlib.Path)
                     async with session.get(runtime.url + path, headers=headers) as answer:
                         assert (answer.status, "error" in await answer.json()) == (status, True)
             async with session.get(runtime.url + "/status") as answer:
-                assert answer.status == 200
+                assert (answer.status, "Access-Control-Allow-Origin" in answer.headers) == (200, False)
+
+
+async def test_the_schedulers_page_may_read_the_status_and_nothing_else(tmp_path: pathlib.Path) -> None:
+    page = {"Origin": "http://127.0.0.1:5001"}
+    with running_runtime(tmp_path) as runtime:
+        async with aiohttp.ClientSession(headers=page) as session:
+            async with session.get(runtime.url + "/status") as answer:
+                assert answer.headers["Access-Control-Allow-Origin"] == page["Origin"]
+            for method, path in (("GET", "/mcp"), ("OPTIONS", "/mcp"), ("POST", "/mcp"), ("GET", "/metrics")):
+                async with session.request(method, runtime.url + path) as answer:
+                    assert "Access-Control-Allow-Origin" not in answer.headers, (method, path)

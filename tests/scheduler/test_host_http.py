@@ -121,6 +121,30 @@ async def test_the_page_may_run_its_own_script_only_and_loads_nothing() -> None:
     assert not re.search(r"https?://|innerHTML|insertAdjacent|document\.write|\son\w+=|style=", page)
 
 
+@pytest.mark.parametrize(
+    ("runtime", "allowed"),
+    [
+        ("http://127.0.0.1:7000", " http://127.0.0.1:7000"),
+        ("https://[::1]:7000/", " https://[::1]:7000"),
+        ("https://runtime.example/below", " https://runtime.example"),
+        ("", ""),
+        ("javascript:alert(1)", ""),
+        ("http://a; script-src *", ""),
+        ("http://a:1 https:", ""),
+        ("http://user@evil.example", ""),
+    ],
+)
+async def test_the_page_may_ask_the_runtime_that_it_is_given_and_no_other(runtime: str, allowed: str) -> None:
+    async with (
+        surface() as (_, url),
+        aiohttp.ClientSession() as session,
+        session.get(url + "/", params={"runtime": runtime}) as answer,
+    ):
+        policy = answer.headers["Content-Security-Policy"]
+    assert f"connect-src 'self'{allowed};" in policy
+    assert policy.count("script-src") == 1
+
+
 @pytest.mark.parametrize("path", ["/", "/status"])
 async def test_status_and_page_need_the_token(path: str) -> None:
     async with surface(token="secret") as (_, url):
