@@ -49,6 +49,7 @@ class SpawnLoad:
         self._tasks: list[asyncio.Task[None]] = []
         self._under_way: set[tuple[int, str]] = set()
         """Sub-agents that have not ended, as number of the group and handle."""
+        self._spawning: set[asyncio.Task[str]] = set()
 
     async def __aenter__(self) -> SpawnLoad:
         for number, group in enumerate(self.groups):
@@ -62,6 +63,7 @@ class SpawnLoad:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_S):
+                await asyncio.gather(*self._spawning, return_exceptions=True)
                 ends = (self._clients[number].call("cancel", handle=handle) for number, handle in self._under_way)
                 await asyncio.gather(*ends, return_exceptions=True)
         await self._opened.aclose()
@@ -91,20 +93,12 @@ class SpawnLoad:
 
     async def _run(self, number: int, plan: RunPlan) -> None:
         """One run, counted if it completes. Raises CallError, also where it ends otherwise."""
-        turns = len(plan.turns)
         begun_s = time.perf_counter()
-        spawned = await self._tell(
-            number,
-            "spawn",
-            task=task(text(plan, 0), turns - 1),
-            serviceClass=self.groups[number].run_class,
-            tools=[TOOL],
-            maxToolCalls=turns - 1,
-            maxTokens=max(turn.max_tokens for turn in plan.turns),
-            **self._model,
-        )
-        handle = spawned["handle"]
-        self._under_way.add((number, handle))
+        # Not cancelled on its way: of a run that was started, the handle must be known.
+        spawning = asyncio.create_task(self._spawn(number, plan))
+        self._spawning.add(spawning)
+        spawning.add_done_callback(self._spawning.discard)
+        handle = await asyncio.shield(spawning)
         state = "Running"
         while state == "Running":
             (told,) = (await self._tell(number, "await", handles=[handle], timeout=AWAIT_S))["results"]
@@ -121,6 +115,22 @@ class SpawnLoad:
             own["turns"], own["turnS"], own["promptTokens"], own["cachedTokens"], own["completionTokens"]
         )
         self.tallies[number].add_run(run_s)
+
+    async def _spawn(self, number: int, plan: RunPlan) -> str:
+        """The handle of a new run, which is under way then."""
+        spawned = await self._tell(
+            number,
+            "spawn",
+            task=task(text(plan, 0), len(plan.turns) - 1),
+            serviceClass=self.groups[number].run_class,
+            tools=[TOOL],
+            maxToolCalls=len(plan.turns) - 1,
+            maxTokens=max(turn.max_tokens for turn in plan.turns),
+            **self._model,
+        )
+        handle: str = spawned["handle"]
+        self._under_way.add((number, handle))
+        return handle
 
     async def _tell(self, number: int, tool: str, **arguments: Any) -> dict[str, Any]:
         result = await self._clients[number].call(tool, **arguments)

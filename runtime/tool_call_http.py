@@ -34,6 +34,7 @@ from mcp_types import (
 )
 
 from runtime import tool_http
+from runtime.results import with_few_blocks
 
 _CLIENT = {"name": "luftpause", "version": "1"}
 _ANSWERS = {"result", "error"}
@@ -76,8 +77,10 @@ class StatelessCalls:
             error = ErrorData.model_validate(answer["error"])
             raise MCPError(error.code, error.message, error.data)
         result = answer["result"]
-        if isinstance(result, dict) and result.get("resultType", "complete") != "complete":
-            return None
+        if isinstance(result, dict):
+            if result.get("resultType", "complete") != "complete":
+                return None
+            result = with_few_blocks(result)
         return CallToolResult.model_validate(result)
 
     async def _ask(self, request: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:

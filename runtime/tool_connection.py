@@ -25,6 +25,7 @@ from mcp_types import (
     PARSE_ERROR,
     REQUEST_TIMEOUT,
     CallToolResult,
+    JSONRPCResponse,
     RequestParamsMeta,
     Tool,
     ToolListChangedNotification,
@@ -33,7 +34,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from runtime import tool_http
-from runtime.results import render
+from runtime.results import render, with_few_blocks
 from runtime.tool_call_http import StatelessCalls
 from runtime.tool_config import Server
 from runtime.tool_specs import Done, NotStarted, Outcome, Unknown
@@ -198,8 +199,8 @@ class Connection:
                 self._idle.set()
         if not isinstance(result, CallToolResult):
             return Done("the tool asks for input from a person, which it cannot get here", is_error=True)
-        content = [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in result.content]
-        return Done(render(content, result.structured_content), bool(result.is_error))
+        told = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return Done(render(told["content"], result.structured_content), bool(result.is_error))
 
     async def _call(
         self, client: Client, tool: str, arguments: dict[str, Any], meta: dict[str, Any], timeout_s: float
@@ -225,16 +226,18 @@ class Connection:
 
     def _failed(self, error: MCPError, timeout_s: float) -> Outcome:
         failure = tool_http.failure_of(error.data)
+        # The client tells what is wrong with an answer in many lines.
+        said = (error.message.splitlines() or [""])[0]
         if failure != "refused" and error.code in _UNKNOWN_CODES | {INVALID_REQUEST, HEADER_MISMATCH}:
             self._doubt()
         if failure in ("unreachable", "session-gone", "refused"):
-            return NotStarted(error.message)
+            return NotStarted(said)
         if error.code == REQUEST_TIMEOUT:
             return Unknown(f"no answer within {timeout_s:g} s")
         if error.code in _UNKNOWN_CODES:
-            return Unknown(error.message)
+            return Unknown(said)
         if error.code in (INVALID_REQUEST, HEADER_MISMATCH):
-            return NotStarted(error.message)
+            return NotStarted(said)
         return Done(error.message, is_error=True)
 
 
@@ -283,6 +286,8 @@ class _WatchedStream:
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._on_end()
             raise
+        if isinstance(message, SessionMessage) and isinstance(message.message, JSONRPCResponse):
+            message.message.result = with_few_blocks(message.message.result)
         return message
 
     async def aclose(self) -> None:

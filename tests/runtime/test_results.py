@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.results import cut, render
+from runtime.results import BLOCKS_MAX, cut, render, with_few_blocks
 
 IMAGE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
 TEXT_FILE = {"type": "resource", "resource": {"uri": "file:///a.txt", "text": "inside"}}
@@ -56,3 +56,13 @@ def test_what_is_kept_and_what_is_missing_add_up(text: str, chars_max: int) -> N
     assert shown.startswith(text[:head])
     assert shown.endswith(text[len(text) - tail :])
     assert f"{len(text) - chars_max} characters are missing" in shown
+
+
+def test_of_very_many_parts_some_are_read_and_the_others_counted() -> None:
+    part = {"type": "text", "text": "a"}
+    few = {"content": [part] * BLOCKS_MAX, "isError": False}
+    assert with_few_blocks(few) is few
+    many = with_few_blocks({"content": [part] * (BLOCKS_MAX + 7), "isError": False})
+    assert render(many["content"]).endswith("a\n[… 7 parts are missing here …]")
+    assert (len(many["content"]), many["isError"]) == (BLOCKS_MAX + 1, False)
+    assert with_few_blocks({"content": 3}) == {"content": 3}

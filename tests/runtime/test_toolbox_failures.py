@@ -143,6 +143,31 @@ async def tells(react: Reaction, outcome: Outcome, *, stateless: bool) -> None:
         await wait_until(works)
 
 
+@pytest.mark.parametrize("stateless", [True, False])
+async def test_an_answer_of_very_many_parts_does_not_hold_up_everybody_else(stateless: bool) -> None:
+    many = [{"type": "text", "text": "a"}] * 200_000
+
+    async def react(_request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        return reply(message, {"content": many})
+
+    async with scripted(react, stateless=stateless) as (_, url), opened(Server("a", url=url)) as toolbox:
+        await wait_until(lambda: toolbox.find("act"))
+        outcome = await call(toolbox, "act", timeout_s=5)
+    assert isinstance(outcome, Done), outcome
+    assert outcome.text.endswith("[… 199000 parts are missing here …]")
+
+
+async def test_what_is_wrong_with_an_answer_is_told_in_one_line() -> None:
+    async def react(_request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        return web.json_response({"jsonrpc": "2.0", "id": message["id"], "error": 7})
+
+    async with scripted(react) as (_, url), opened(Server("a", url=url)) as toolbox:
+        await wait_until(lambda: toolbox.find("act"))
+        outcome = await call(toolbox, "act", timeout_s=5)
+    assert isinstance(outcome, Unknown), outcome
+    assert "\n" not in outcome.reason
+
+
 async def test_a_call_in_flight_outlives_the_failure_of_another() -> None:
     answer = asyncio.Event()
 
