@@ -12,6 +12,8 @@ from typing import NamedTuple
 TRACE_ID_CHARS = slice(3, 35)
 """Where the trace id stands in a traceparent."""
 
+_CHARS = 55
+"""Of the four fields that every version has."""
 _SHAPE = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
 
 
@@ -38,6 +40,11 @@ def parse(traceparent: str) -> TraceContext | None:
         return None
     context = TraceContext(int(trace_id, 16), int(span_id, 16), bool(int(flags, 16) & 1))
     return context if context.trace_id and context.span_id else None
+
+
+def usable(told: object) -> str | None:
+    """What a client told as `traceparent`, as it may be sent on; None where it says nothing that can be used."""
+    return told[:_CHARS] if isinstance(told, str) and parse(told) is not None else None
 
 
 def trace_id_of(traceparent: str) -> str:

@@ -49,7 +49,7 @@ async def decide(
         check_text(argument, text)
     body = {"input": question.input, "labels": question.labels, "model": question.model}
     headers = {"x-luftpause-caller": caller, "x-luftpause-class": run_class}
-    if traceparent and traceparent.isascii() and traceparent.isprintable():
+    if traceparent:
         headers["traceparent"] = traceparent
     try:
         return await model.ask("decide", msgspec.json.encode(body), headers, _read)

@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 
 from common.auth import Guard, TokenInterceptor
 from common.tls import PLAIN, Tls
+from common.trace_context import usable
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc
 from runtime import wire
@@ -63,7 +64,7 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
         async with _refusing(context):
             access = self._access(context)
             asked, caller = access.check_spawn(wire.read_spawn(request)), access.caller_of(request.caller)
-            journal = await self._runtime.spawn(asked, caller, request.traceparent or None)
+            journal = await self._runtime.spawn(asked, caller, usable(request.traceparent))
             return pb.SpawnResponse(handle=journal.run.run_id)
 
     async def Await(self, request: pb.AwaitRequest, context: Context) -> pb.AwaitResponse:  # noqa: N802
@@ -132,7 +133,7 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
             access = self._access(context)
             question = Question(request.input, tuple(request.labels) or None, request.model or None)
             caller = access.caller_of(request.caller)
-            told = await self._runtime.decide(question, caller, access.decision_class, request.traceparent or None)
+            told = await self._runtime.decide(question, caller, access.decision_class, usable(request.traceparent))
             return pb.DecideResponse(**msgspec.structs.asdict(told))
 
     async def Export(self, request: pb.ExportRequest, context: Context) -> pb.ExportResponse:  # noqa: N802

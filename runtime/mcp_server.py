@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import inspect
 import json
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_type_hints
@@ -35,6 +34,7 @@ from mcp_types.version import is_version_at_least
 from pydantic import ConfigDict, Field
 
 from common.auth import Guard
+from common.trace_context import usable
 from runtime import approvals, forms, reports, tasks
 from runtime.access import Access
 from runtime.decisions import Question
@@ -67,7 +67,6 @@ STATE_TTL_S = 30 * 24 * 3600.0
 """How long a person may take to answer a form of the newer era."""
 INPUT_REQUIRED_SINCE = "2026-07-28"
 
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
 Answer = CallToolResult | InputRequiredResult
 
 
@@ -365,5 +364,4 @@ def _client_of(ctx: Context) -> str:
 def _traceparent(ctx: Context) -> str | None:
     """The W3C trace context of the request, from its `_meta` or its header."""
     meta: Any = ctx.request_context.meta or {}
-    told = meta.get("traceparent") or (ctx.headers or {}).get("traceparent")
-    return told if isinstance(told, str) and _TRACEPARENT.fullmatch(told) else None
+    return usable(meta.get("traceparent") or (ctx.headers or {}).get("traceparent"))

@@ -55,6 +55,7 @@ def check(request: SpawnRequest, model: str, parent: RunState | None, missing: C
         check_text("system", request.system)
     if not 1 <= len(model) <= NAME_CHARS_MAX:
         raise InvalidArgumentError("model", f"expected the name of a model, 1 to {NAME_CHARS_MAX} characters")
+    check_text("model", model)
     for argument, names in (("tools", request.tools or ()), ("approveTools", request.approve_tools)):
         for name in names:
             problem = missing(name)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.trace_context import TraceContext, derived_span_id, derived_trace_id, parse, trace_id_of
+from common.trace_context import TraceContext, derived_span_id, derived_trace_id, parse, trace_id_of, usable
 
 GOOD = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -21,6 +21,12 @@ def test_a_traceparent_is_read_and_written_as_it_was() -> None:
 
 def test_a_later_version_may_say_more() -> None:
     assert parse(GOOD.replace("00-4b", "cc-4b") + "-what-the-future-will-be") is not None
+
+
+def test_what_is_sent_on_is_what_every_version_has() -> None:
+    assert usable(GOOD) == GOOD
+    assert usable(GOOD.replace("00-4b", "cc-4b") + "-\x00\r") == GOOD.replace("00-4b", "cc-4b")
+    assert [usable(each) for each in (None, 7, "", "a\r\nb", GOOD + "x")] == [None] * 5
 
 
 @pytest.mark.parametrize(

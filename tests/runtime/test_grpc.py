@@ -128,6 +128,14 @@ async def test_a_bad_request_is_refused_with_its_status(
     assert (refused.value.details() or "").startswith(text)
 
 
+async def test_a_traceparent_that_is_none_harms_no_run(served: Served) -> None:
+    r, channel = served
+    for told in ("a\r\nb", "x" * 100_000):
+        handle = (await stub(channel).Spawn(pb.SpawnRequest(task="x", traceparent=told))).handle
+        run = await r.settled(handle)
+        assert (run.state, run.traceparent) == ("Completed", None)
+
+
 async def test_what_the_state_of_a_run_forbids_is_a_failed_precondition(served: Served) -> None:
     r, channel = served
     handle = await r.spawn("x")

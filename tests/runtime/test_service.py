@@ -34,6 +34,7 @@ async def test_a_run_calls_tools_and_answers(r: Rig) -> None:
         ({"task": "x" * 1_000_001}, "task: expected at most 1000000 characters"),
         ({"task": "\ud800"}, "task: expected Unicode text"),
         ({"model": ""}, "model: expected the name of a model"),
+        ({"model": "\ud800"}, "model: expected Unicode text"),
         ({"service_class": "urgent"}, "serviceClass: expected 'interactive' or 'batch'"),
         ({"tools": ("nothing",)}, "tools: there is no tool 'nothing'; there are: lookup, save, send, delete"),
         ({"approve_tools": ("nothing",)}, "approveTools: there is no tool 'nothing'"),
