@@ -6,6 +6,7 @@ A record is folded when it is durable and never before, so what anybody sees of 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 
 from runtime.records import AnyRecord, Started, encode
@@ -22,13 +23,15 @@ Fence = Mapping[str, bytes | None]
 class Journal:
     """A run and how it grows."""
 
-    __slots__ = ("_fence", "_lock", "_store", "_watching", "is_ending", "observe", "run", "task")
+    __slots__ = ("_fence", "_lock", "_since_s", "_store", "_watching", "is_ending", "observe", "run", "task")
 
     def __init__(self, store: Store, fence: Fence, run: RunState) -> None:
         self._store = store
         self._fence = fence
         self._lock = asyncio.Lock()
         self._watching: set[asyncio.Future[None]] = set()
+        self._since_s = time.monotonic() - max(time.time() - run.started_at, 0.0)
+        """Start of the run by the monotonic clock, as the clock on the wall told it when this was made."""
         self.observe: Observe = _nobody
         self.run = run
         """As its records tell it; without its steps once it has ended."""
@@ -43,6 +46,11 @@ class Journal:
         run = apply(None, started)
         await store.commit([Append(run.run_id, 0, (encode(started),))], expects=fence)
         return cls(store, fence, run)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the run's start; a clock on the wall that is set meanwhile does not count."""
+        return time.monotonic() - self._since_s
 
     async def append(self, *records: AnyRecord) -> None:
         """Adds `records`, together; they are durable and folded when this returns.

@@ -320,13 +320,13 @@ class Runtime:
 
     def _watch_time(self, journal: Journal, limit_s: float) -> None:
         """Sees to it that the subtree ends when the time is over that the run has for it. Holds no task meanwhile."""
-        age_s = time.time() - journal.run.started_at
+        age_s = journal.age_s
         spent = budgets.exceeded(Limits(seconds=limit_s), journal.run.usage, age_s)
         if spent is not None:
             self._timers.pop(journal.run.run_id, None)
             self._in_background(self._end_over_budget(journal, str(spent)))
         else:
-            # The wall clock may be set meanwhile, so it is asked again then.
+            # Loops wake a little early, so it is asked again then.
             later = asyncio.get_running_loop().call_later(limit_s - age_s, self._watch_time, journal, limit_s)
             self._timers[journal.run.run_id] = later
 
@@ -343,7 +343,7 @@ class Runtime:
         limits = journal.run.order.limits
         if limits == _NO_LIMITS:
             return None
-        return budgets.exceeded(limits, self.tree.usage(journal), time.time() - journal.run.started_at)
+        return budgets.exceeded(limits, self.tree.usage(journal), journal.age_s)
 
     def _is_over_budget(self, journal: Journal) -> bool:
         for above in self.tree.up(journal):

@@ -257,6 +257,23 @@ async def test_promise_07_a_time_that_was_over_during_a_downtime_ends_the_run_on
     assert sum(b'"ended"' in record for record in await r.store.read(handle)) == 1
 
 
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+async def test_promise_07_a_clock_that_is_set_ends_no_run_early_or_late(
+    r: Rig, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    hold, right = Hold(), time.time
+    r.tools.behaves["lookup"] = hold
+    patient = await r.spawn("CALL lookup {}\nCALL save {}", budget_seconds=60)
+    await hold.started.wait()
+    monkeypatch.setattr(time, "time", lambda: right() + jump_s)
+    hasty = await r.spawn("CALL lookup {}", budget_seconds=0.3)
+    monkeypatch.setattr(time, "time", right)
+    await r.until(hasty, "BudgetExceeded")
+    monkeypatch.setattr(time, "time", lambda: right() + jump_s)
+    hold.go.set()
+    assert (await r.settled(patient)).state == "Completed"
+
+
 async def test_watch_tells_every_record_to_the_end(r: Rig) -> None:
     hold = Hold()
     r.tools.behaves["lookup"] = hold
