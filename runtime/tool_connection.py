@@ -157,7 +157,7 @@ class Connection:
                     self._close("no answer")
                     return
             except (MCPError, ValidationError) as error:
-                self._close(str(error))
+                self._close(reason_of(error))
                 return
 
     async def _list(self, client: Client) -> None:
@@ -239,6 +239,14 @@ class Connection:
         if error.code in (INVALID_REQUEST, HEADER_MISMATCH):
             return NotStarted(said)
         return Done(error.message, is_error=True)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a connection did not come up or is of no more use, in one line."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 async def _list_tools(client: Client) -> list[Tool]:

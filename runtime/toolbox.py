@@ -19,7 +19,7 @@ from typing import Any
 from mcp_types import Tool
 
 from runtime.tool_config import Server
-from runtime.tool_connection import KEY_META, Connection
+from runtime.tool_connection import KEY_META, Connection, reason_of
 from runtime.tool_http import TRACEPARENT
 from runtime.tool_specs import (
     NotStarted,
@@ -250,6 +250,4 @@ def _error_of(task: asyncio.Task[None]) -> str:
     error: BaseException | None = task.exception()
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if error is None:
-        return ""
-    return (str(error) or type(error).__name__).splitlines()[0]
+    return "" if error is None else reason_of(error)

@@ -16,7 +16,19 @@ from aiohttp import web
 from runtime.tool_config import Server
 from runtime.tool_specs import Done, NotStarted, Outcome, Unknown
 from runtime.toolbox import Toolbox
-from tests.runtime.tool_servers import STDIO, Reaction, call, effects, fake_tools, listening, opened, reply, scripted
+from tests.runtime.tool_servers import (
+    STDIO,
+    Reaction,
+    ScriptedServer,
+    call,
+    effects,
+    fake_tools,
+    listening,
+    opened,
+    reply,
+    scripted,
+    serving,
+)
 from tests.stack import ROOT, free_ports
 from tests.waiting import wait_until
 
@@ -298,6 +310,14 @@ async def test_why_a_server_does_not_start_is_told(server: Server, reason: str) 
         assert not status.up
         assert reason in status.reason
         assert status.since <= time.time()
+
+
+async def test_a_tool_that_the_protocol_does_not_allow_is_told_with_its_place() -> None:
+    server = ScriptedServer(cut_off, stateless=True)
+    server.tools = [*server.tools, {"name": "bad", "inputSchema": {}}]
+    async with serving(server) as url, opened(Server("a", url=url)) as toolbox:
+        [status] = toolbox.status()
+    assert status.reason == "tools.1.inputSchema.type: Field required"
 
 
 STUBBORN = """

@@ -63,6 +63,7 @@ class ScriptedServer:
     def __init__(self, react: Reaction, *, stateless: bool) -> None:
         self.react = react
         self.stateless = stateless
+        self.tools: list[dict[str, Any]] = [{"name": "act", "inputSchema": {"type": "object"}}]
         self.initialized = 0
         self.calls = 0
 
@@ -83,7 +84,7 @@ class ScriptedServer:
                 }
                 return reply(message, result, headers={"mcp-session-id": f"s{self.initialized}"})
             case "tools/list":
-                return reply(message, {"tools": [{"name": "act", "inputSchema": {"type": "object"}}], **WHOLE})
+                return reply(message, {"tools": self.tools, **WHOLE})
             case "tools/call":
                 self.calls += 1
                 return await self.react(request, message)
@@ -102,14 +103,20 @@ def reply(message: dict[str, Any], result: dict[str, Any], **options: Any) -> we
 async def scripted(react: Reaction, *, stateless: bool = False) -> AsyncIterator[tuple[ScriptedServer, str]]:
     """A scripted server, and its URL."""
     server = ScriptedServer(react, stateless=stateless)
+    async with serving(server) as url:
+        yield server, url
+
+
+@contextlib.asynccontextmanager
+async def serving(server: ScriptedServer) -> AsyncIterator[str]:
+    """The URL of a scripted server."""
     app = web.Application()
     app.router.add_route("*", "/mcp", server.serve)
     runner = web.AppRunner(app, shutdown_timeout=1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield server, f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
     finally:
         await runner.cleanup()
 
