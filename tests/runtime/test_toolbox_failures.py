@@ -338,6 +338,7 @@ async def test_closing_ends_even_a_child_that_listens_to_nothing(
         toolbox = Toolbox((Server("web", url=origin + "/mcp"), stubborn))
         await toolbox.start()
         pid = int(await wait_until(told.read_text))
+        await wait_until(lambda: toolbox.find("lookup"))
         began = time.monotonic()
         await toolbox.close()
         assert time.monotonic() - began < 5.0
