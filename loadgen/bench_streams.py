@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -22,9 +21,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.bench_relay import INTERRUPTED, progress, until_signal
+from loadgen.bench_command import holds, perform, verdict
 from loadgen.chaos_rig import get, is_linux
-from loadgen.relay_rig import ORDER_WITHIN_S, Cores, Rig, RigError, running
+from loadgen.relay_rig import ORDER_WITHIN_S, Cores, Rig, running
 
 DELAY_X_MAX = 2.0
 """Of the median and the 99th percentile, beside few streams with the same chunks a second."""
@@ -87,7 +86,7 @@ async def measure(counts: Counts, tell: Callable[[str], None]) -> dict[str, Any]
         "errors": measuring.errors,
         "first_error": measuring.first_error,
         "bars": bars,
-        "passed": all(bar["seen"] is not None and bar["seen"] <= bar["most"] for bar in bars),
+        "passed": all(holds(bar) for bar in bars),
     }
 
 
@@ -174,20 +173,7 @@ def main(json_output: bool, counts: Counts | None = None) -> int:
         told = "bench streams is skipped: it puts processes on cores as Linux allows it"
         print(json.dumps({"skipped": told}) if json_output else told)
         return 0
-    try:
-        with progress(STEPS) as tell:
-            report = asyncio.run(until_signal(measure(counts or Counts(), tell)))
-    except RigError as error:
-        print(f"luftpause: {error}", file=sys.stderr)
-        return 1
-    except asyncio.CancelledError:
-        print("luftpause: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    if json_output:
-        print(json.dumps(report))
-    else:
-        _print(report)
-    return 0 if report["passed"] else 1
+    return perform(lambda tell: measure(counts or Counts(), tell), STEPS, _print, json_output=json_output)
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -205,9 +191,6 @@ def _print(report: dict[str, Any]) -> None:
     console.print(table)
     console.print(f"{counts['stuck']} of {counts['streams']:,} were never read, {report['stuck']['were_cut']} were cut")
     for bar in report["bars"]:
-        verdict = "not measured" if bar["seen"] is None else f"{bar['seen']:g}, "
-        if bar["seen"] is not None:
-            verdict += "holds" if bar["seen"] <= bar["most"] else "MISSED"
-        console.print(f"{bar['what']} at most {bar['most']:g}: {verdict}")
+        console.print(verdict(bar))
     if report["first_error"]:
         console.print(f"the first error: {report['first_error']}", markup=False)
