@@ -43,6 +43,13 @@ Repeats = Annotated[int, typer.Option(min=1, max=100, help="Measurements of each
 Tools = Annotated[
     ToolStyle, typer.Option(help="Agents' tool calls by the API, or as text: the next turn is a user's message.")
 ]
+SubAgents = Annotated[
+    flood_bench.SubAgents,
+    typer.Option(
+        help="Agents that are sub-agents of a runtime in front of each arm, with the simulated tool server's lookup: "
+        "none, batch, or all."
+    ),
+]
 IgnoreEos = Annotated[bool, typer.Option(help="Ask the engine for replies of exactly --max-tokens.")]
 JsonFile = Annotated[
     pathlib.Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; -: to stdout.")
@@ -139,13 +146,7 @@ def flood(
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a reply.")] = USUAL.max_tokens,
     tool_s: Annotated[str, typer.Option(metavar="MIN-MAX", help="How long tools work, seconds.")] = "0.5-2",
     tools: Tools = USUAL.tools,
-    sub_agents: Annotated[
-        flood_bench.SubAgents,
-        typer.Option(
-            help="Agents that are sub-agents of a runtime in front of each arm, with the simulated tool server's "
-            "lookup: none, batch, or all."
-        ),
-    ] = "none",
+    sub_agents: SubAgents = "none",
     ignore_eos: IgnoreEos = USUAL.ignore_eos,
     end: Annotated[bool, typer.Option(help="Agents tell luftpause the end of a run.")] = True,
     run_id: Annotated[bool, typer.Option(help="Agents tell routers which run a turn is of.")] = True,
