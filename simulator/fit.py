@@ -40,7 +40,7 @@ class SentTurn:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Turns that were sent together to one engine on which nothing else ran."""
+    """Turns that were sent together to one engine, on which nothing else ran."""
 
     label: str
     turns: tuple[SentTurn, ...]

@@ -1,7 +1,8 @@
 """Measures turns on real engines, to fit a profile to: alone and together, short and long, unseen and cached.
 
-All engines do the same at the same time, since those of one machine slow each other down in a flood too. Nothing else
-may run on them. Must not fit: `fit` does.
+One engine is measured at a time while the others are kept busy, since engines of one machine slow each other down in a
+flood too: on two cores a step takes up to three times as long as beside an idle engine. Nothing else may run on them.
+Must not fit: `fit` does.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import aiohttp
 
@@ -32,7 +33,11 @@ TOGETHER_CHARS = (250, 8_000)
 TOGETHER = (1, 2, 4, 8, 16)
 """Turns that decode together, as far as the engine runs so many and its KV cache holds them."""
 REPEATS = 3
-"""Of each measurement."""
+"""Of each measurement, as far as there is time."""
+SWEEP_S_MAX = 240.0
+"""No repeat begins that would likely end later than this after the first one began."""
+WAITING = 2
+"""Turns more than its KV cache holds that a busy engine has: it never lacks one to begin with."""
 CHARS_PER_TOKEN_LEAST = 3.0
 """Taken before it is known, so that no prompt is too long."""
 _TURN_TIMEOUT_S = 120.0
@@ -109,36 +114,73 @@ class Sweep:
         self._swept = Swept()
 
     async def run(self, workload: Workload, tell: Callable[[str], None]) -> Swept:
-        """Measures all, about a minute; `workload` is that of the floods. Raises ProcessError."""
+        """Measures all, within five minutes; `workload` is that of the floods. Raises ProcessError."""
         tell("warm-up")
-        await self._everywhere(partial(self._whole_run, workload))
+        await asyncio.gather(*(self._whole_run(workload, engine) for engine in self._engines))
         self._swept = Swept()
+        begun_s = time.perf_counter()
         # All again and again, not each again and again: a slow moment of the machine then spoils one of each at most.
         for number in range(1, REPEATS + 1):
-            await self._all(workload, partial(_numbered, tell, number))
+            for at, engine in enumerate(self._engines, 1):
+                others = [other for other in self._engines if other != engine]
+                async with self._busy(others, workload):
+                    await self._all(workload, engine, partial(_numbered, tell, number, at))
+            gone_s = time.perf_counter() - begun_s
+            if gone_s * (number + 1) / number > SWEEP_S_MAX:
+                break
         return self._swept
 
-    async def _all(self, workload: Workload, tell: Callable[[str], None]) -> None:
+    async def _all(self, workload: Workload, engine: str, tell: Callable[[str], None]) -> None:
         window_chars = CHARS_PER_TOKEN_LEAST * self._profile.max_model_len
         tell("prompts")
         for chars in (chars for chars in SINGLE_CHARS if chars < window_chars):
-            await self._everywhere(partial(self._single, chars))
+            await self._single(chars, engine)
         tell("a run")
-        await self._everywhere(partial(self._whole_run, workload))
+        await self._whole_run(workload, engine)
         for chars in TOGETHER_CHARS:
             for count in self._counts(chars, workload.max_tokens):
                 tell(f"{count} turns together at {chars} characters")
-                await self._everywhere(partial(self._together, workload, chars, count))
+                await self._together(workload, chars, count, engine)
 
-    async def _everywhere(self, work: Callable[[str], Coroutine[Any, Any, None]]) -> None:
-        await asyncio.gather(*(work(engine) for engine in self._engines))
+    @asynccontextmanager
+    async def _busy(self, engines: Sequence[str], workload: Workload) -> AsyncIterator[None]:
+        """Keeps `engines` as busy as a flood does that finds nothing cached, from here to the end of the block."""
+        first_turn = replace(workload, turns=1, sessions=())
+        over = asyncio.Event()
+
+        async def turn_after_turn(engine: str, begun: asyncio.Event) -> None:
+            try:
+                while not over.is_set():
+                    await self._send(engine, self._conversation(first_turn))
+                    begun.set()
+            finally:
+                begun.set()
+
+        count = self._fitting(workload.context_chars, workload.max_tokens) + WAITING
+        begun = [asyncio.Event() for _ in engines]
+        tasks = [
+            asyncio.create_task(turn_after_turn(engine, event))
+            for engine, event in zip(engines, begun, strict=True)
+            for _ in range(count)
+        ]
+        try:
+            for event in begun:
+                await event.wait()
+            yield
+        finally:
+            over.set()
+            await asyncio.gather(*tasks)
+
+    def _fitting(self, chars: int, reply_tokens: int) -> int:
+        """How many turns of `chars` characters run on an engine at once."""
+        profile = self._profile
+        tokens = chars / CHARS_PER_TOKEN_LEAST + reply_tokens
+        return max(1, min(profile.max_num_seqs, int(profile.kv_tokens / (tokens + profile.block_tokens))))
 
     def _counts(self, chars: int, reply_tokens: int) -> list[int]:
         """TOGETHER as far as it fits, and the most that does."""
-        profile = self._profile
-        tokens = chars / CHARS_PER_TOKEN_LEAST + reply_tokens
-        most = min(profile.max_num_seqs, int(profile.kv_tokens / (tokens + profile.block_tokens)), TOGETHER[-1])
-        return [count for count in TOGETHER if count < most] + [max(1, most)]
+        most = min(self._fitting(chars, reply_tokens), TOGETHER[-1])
+        return [count for count in TOGETHER if count < most] + [most]
 
     def _conversation(self, workload: Workload) -> Conversation:
         self._texts += 1
@@ -202,5 +244,5 @@ class Sweep:
         return SentTurn(reply.prompt_tokens, reply.cached_tokens or 0, reply.completion_tokens, seconds), reply
 
 
-def _numbered(tell: Callable[[str], None], number: int, what: str) -> None:
-    tell(f"{number} of {REPEATS}: {what}")
+def _numbered(tell: Callable[[str], None], number: int, engine: int, what: str) -> None:
+    tell(f"{number} of {REPEATS}, engine {engine}: {what}")
