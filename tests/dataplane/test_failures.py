@@ -103,21 +103,6 @@ async def test_a_client_that_leaves_while_streaming_closes_the_engines_connectio
     await rig.reported("STARTED", "FIRST_TOKEN", "FAILED")
 
 
-async def test_a_client_that_leaves_while_the_engine_thinks_closes_its_connection(rig: Rig) -> None:
-    async def think(call: Call) -> None:
-        await call.left()
-        call.writer.close()
-
-    rig.engine.script = think
-    await rig.start()
-    client = await rig.client()
-    await client.send(request(CHAT))
-    await wait_until(lambda: rig.engine.calls)
-    client.close()
-    await wait_until(lambda: rig.engine.open == 0)
-    await rig.reported("STARTED", "FAILED")
-
-
 async def test_an_engine_that_refuses_the_connection_is_a_502_at_once(rig: Rig) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

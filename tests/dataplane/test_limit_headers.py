@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from common.ids import ReplicaName
+from common.pool import Pool, Replica
 from dataplane import limits
 from dataplane.chat import parse, with_model
 from dataplane.errors import ApiError
 from dataplane.fallback import RETRIES_AHEAD, RetryBudget
 from dataplane.limits import LastTold, TurnLimits
+from dataplane.pool_view import PoolView
 from protos import turn_pb2
 
 
@@ -95,3 +98,10 @@ def test_retries_are_a_share_of_the_turns() -> None:
     for _ in range(100):
         retries.earn()
     assert sum(retries.take() for _ in range(100)) in (19, 20)
+
+
+def test_a_replica_without_limits_tells_only_how_long_it_refuses() -> None:
+    plain = PoolView(Pool((Replica(ReplicaName("a"), "http://a"),)))
+    lines = [b"Retry-After: 7\r\n", b"x-ratelimit-remaining-tokens: 5\r\n"]
+    assert [header.name for header in plain.told_limits("a", 429, lines)] == ["retry-after", "date"]
+    assert plain.told_limits("a", 200, lines) == []
