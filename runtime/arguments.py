@@ -103,12 +103,18 @@ def _decoded(raw: str | Mapping[str, Any] | None) -> dict[str, Any] | str:
         if len(value) > ARGUMENTS_CHARS_MAX:
             return f"longer than {ARGUMENTS_CHARS_MAX} characters"
         try:
-            value = json.loads(value, parse_constant=_refused)
+            value = _whole_characters(json.loads(value, parse_constant=_refused))
         except ValueError as error:
             return str(error)
     if value is None or (isinstance(value, str) and not value.strip()):
         return {}
     return dict(value) if isinstance(value, Mapping) else f"{type_name(value)} {_shown(value)}"
+
+
+def _whole_characters(value: object) -> object:
+    """`value` with "?" for halves of characters: a model may write one of an emoji, which no encoding has."""
+    text = json.dumps(value, ensure_ascii=False)
+    return value if text.isascii() else json.loads(text.encode("utf-8", "replace"))
 
 
 def _refused(constant: str) -> None:

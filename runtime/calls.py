@@ -47,7 +47,9 @@ def _decide(raw: RawCall, call_id: str, offered: Mapping[str, ToolSpec], order: 
 
 
 def _object(text: str) -> str:
-    """`text` if it is a JSON object, else an empty one: engines parse the arguments of earlier calls again."""
+    """`text` if it is a JSON object of some size, else an empty one: engines parse earlier arguments again."""
+    if len(text) > arguments.ARGUMENTS_CHARS_MAX:
+        return "{}"
     try:
         return text if isinstance(json.loads(text), dict) else "{}"
     except (ValueError, RecursionError):

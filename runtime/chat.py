@@ -16,6 +16,8 @@ import msgspec
 from runtime.records import Order
 from runtime.tool_specs import ToolSpec
 
+TOKENS_MAX = 2**40
+"""Most tokens that are believed of one turn."""
 RETRY_AFTER_S = 1.0
 """Pause after a 429 that names none."""
 RETRY_AFTER_S_MIN = 0.1
@@ -135,10 +137,15 @@ def read_reply(body: bytes) -> Reply:
         content=choice.message.content or "",
         calls=tuple(_raw(call) for call in choice.message.tool_calls or ()),
         finish_reason=choice.finish_reason or "",
-        prompt_tokens=usage.prompt_tokens or 0,
-        completion_tokens=usage.completion_tokens or 0,
-        cached_tokens=details.cached_tokens or 0,
+        prompt_tokens=_tokens(usage.prompt_tokens),
+        completion_tokens=_tokens(usage.completion_tokens),
+        cached_tokens=_tokens(details.cached_tokens),
     )
+
+
+def _tokens(told: int | None) -> int:
+    """What an engine tells, within what can be: budgets count with it, and gRPC has 64 bits for the sum."""
+    return min(max(told or 0, 0), TOKENS_MAX)
 
 
 def _raw(call: _ToolCall) -> RawCall:

@@ -187,6 +187,39 @@ def test_a_reply_is_read_with_what_it_lacks() -> None:
     assert (reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens) == (3, 2, 0)
 
 
+@pytest.mark.parametrize(("told", "believed"), [(-5, 0), (10**30, chat.TOKENS_MAX)])
+def test_no_engine_can_give_tokens_back_or_tell_more_than_can_be_counted(told: int, believed: int) -> None:
+    usage = {"prompt_tokens": told, "completion_tokens": told, "prompt_tokens_details": {"cached_tokens": told}}
+    reply = chat.read_reply(msgspec.json.encode({**GOOD, "usage": usage}))
+    assert (reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens) == (believed,) * 3
+
+
+@pytest.mark.parametrize("by_api", [True, False])
+async def test_half_a_character_in_arguments_breaks_no_run(
+    r: Rig, monkeypatch: pytest.MonkeyPatch, by_api: bool
+) -> None:
+    arguments = r'{"query": "tea \ud83c and \ud83c\udf75"}'
+    call = {"id": "1", "function": {"name": "lookup", "arguments": arguments}}
+    written = f'<tool_call>{{"name": "lookup", "arguments": {arguments}}}</tool_call>'
+    message = {"tool_calls": [call]} if by_api else {"content": written}
+    dataplane = Dataplane(says({"choices": [{"message": message}]}), says(GOOD))
+    run = await spent(r, monkeypatch, dataplane, 2)
+    assert (run.state, results(run)) == ("Completed", ["lookup did tea ? and 🍵"])
+
+
+async def test_arguments_that_are_too_long_are_refused_and_not_sent_again(
+    r: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = {
+        "id": "1",
+        "function": {"name": "lookup", "arguments": msgspec.json.encode({"query": "x" * 2**21}).decode()},
+    }
+    dataplane = Dataplane(says({"choices": [{"message": {"tool_calls": [call]}}]}), says(GOOD))
+    run = await spent(r, monkeypatch, dataplane, 2)
+    assert (run.state, run.steps[0].calls[0].call.arguments) == ("Completed", "{}")
+    assert "longer than" in results(run)[0]
+
+
 async def test_a_run_whose_turn_fails_says_why(r: Rig) -> None:
     run = await r.settled(await r.spawn("x", model="unknown-model"))
     assert run.state == "Failed"
