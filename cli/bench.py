@@ -110,9 +110,17 @@ def decide(print_json: options.Json = False) -> None:
 
 @app.command()
 def ratelimit(
-    arm: Annotated[
-        list[str] | None,
-        typer.Option(help="What is measured, repeated: reactive, agentpause, litellm, luftpause; none: all."),
+    *,
+    arms: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Arms, with commas between: reactive, agentpause, litellm, luftpause; none: all that are installed.",
+        ),
+    ] = None,
+    peers: Annotated[
+        pathlib.Path | None,
+        typer.Option(metavar="DIR", envvar="PEERS", help="Python environment that has agentpause and litellm."),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, max=1000, help="Steps of each of the 20 agents.")] = 12,
     speed: Annotated[float, typer.Option(min=1, max=50, help="How many times faster than usual all goes.")] = 20,
@@ -122,12 +130,15 @@ def ratelimit(
     """Twenty agents on one endpoint of 6,000 tokens and 30 requests a minute: 429s, tokens re-sent, wall time.
 
     Agents that retry, those of the agentpause package and LiteLLM's router where they are installed, and luftpause, on
-    the same tasks, against a simulated provider. Takes about a minute and a half each.
+    the same tasks, against a simulated provider. Takes about a minute and a half each. Peers wait in seconds of their
+    own, so compare with them at --speed 1, where each takes about half an hour.
     """
     from loadgen.bench_ratelimit import ARMS, main  # noqa: PLC0415
     from loadgen.ratelimit_rig import Counts  # noqa: PLC0415
 
-    unknown = [name for name in arm or () if name not in ARMS]
+    names = None if arms is None else tuple(arms.split(","))
+    unknown = [name for name in names or () if name not in ARMS]
     if unknown:
-        options.misused(f"--arm: expected one of {', '.join(ARMS)}, not {unknown[0]}")
-    raise typer.Exit(main(Counts(steps=steps, speed=speed, fixed=fixed), tuple(arm or ARMS), json_output=print_json))
+        options.misused(f"--arms: expected some of {', '.join(ARMS)}, not {unknown[0]}")
+    counts = Counts(steps=steps, speed=speed, fixed=fixed)
+    raise typer.Exit(main(counts, names, json_output=print_json, peers=peers))

@@ -7,6 +7,7 @@ a window that is never full and never wasted serves the same tokens. Read next: 
 
 from __future__ import annotations
 
+import pathlib
 import platform
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from loadgen import ratelimit_arms
 from loadgen.bench_command import holds, perform, verdict
 from loadgen.ratelimit_arms import Step, Work
 from loadgen.ratelimit_rig import PERIOD_S, Counts, running
+from loadgen.relay_rig import RigError
 
 OVER_FLUID_MAX = 1.08
 ARMS = ("reactive", "agentpause", "litellm", "luftpause")
@@ -26,16 +28,20 @@ _ANSWER_WITHIN_S = 7200.0
 """At the usual speed a turn may be held for most of the run: those of runs with more turns done go first."""
 
 
-async def measure(counts: Counts, arms: tuple[str, ...], tell: Callable[[str], None]) -> dict[str, Any]:
-    """The report. `tell` hears which arm works. Raises RigError."""
+async def measure(counts: Counts, arms: tuple[str, ...] | None, tell: Callable[[str], None]) -> dict[str, Any]:
+    """The report of `arms`, each of which must be installed; None: of all that are. `tell` hears which one works.
+    Raises RigError."""
     steps: dict[str, Step | None] = {
         "reactive": ratelimit_arms.reactive,
         "agentpause": ratelimit_arms.agentpause(counts),
         "litellm": ratelimit_arms.litellm(counts),
         "luftpause": ratelimit_arms.luftpause,
     }
+    for name in arms or ():
+        if steps[name] is None:
+            raise RigError(f"arm {name}: the package is installed neither here nor in --peers")
     figures = {}
-    for name in arms:
+    for name in arms or ARMS:
         step = steps[name]
         tell(name)
         if step is not None:
@@ -88,9 +94,12 @@ def report(counts: Counts, figures: dict[str, dict[str, Any]]) -> dict[str, Any]
     }
 
 
-def main(counts: Counts, arms: tuple[str, ...], *, json_output: bool) -> int:
-    """Measures and prints; 0 if every bar holds, else 1. Ctrl-C ends it with 130."""
-    return perform(lambda tell: measure(counts, arms, tell), len(arms), _print, json_output=json_output)
+def main(counts: Counts, arms: tuple[str, ...] | None, *, json_output: bool, peers: pathlib.Path | None = None) -> int:
+    """Measures and prints; 0 if every bar holds, else 1. Ctrl-C ends it with 130. `peers`: an environment that has
+    packages of peers."""
+    if peers is not None:
+        ratelimit_arms.find_peers(peers)
+    return perform(lambda tell: measure(counts, arms, tell), len(arms or ARMS), _print, json_output=json_output)
 
 
 def _print(told: dict[str, Any]) -> None:
@@ -112,7 +121,7 @@ def _print(told: dict[str, Any]) -> None:
     for title in columns.values():
         table.add_column(title, justify="right")
     for name, figures in told["arms"].items():
-        table.add_row(name, *(f"{figures[column]:,}" for column in columns))
+        table.add_row(name, *("–" if figures[column] is None else f"{figures[column]:,}" for column in columns))
     console.print(table)
     if told["not_installed"]:
         console.print(f"not measured, since not installed or not asked for: {', '.join(told['not_installed'])}")

@@ -3,13 +3,17 @@
 `reactive`: agents ask, and after a 429 wait as long as it says, twice at most; then the step begins again, as it does
 where a client library gives up (openai's retries twice) and the agent's loop catches that. `agentpause`: the package of
 that name, its coordinator shared by all agents, where it is installed. `litellm`: its router, where it is installed.
-`luftpause`: agents ask, and that is all. Must not judge.
+`luftpause`: agents ask, and that is all.
+Peers are imported from this environment, or from one that `find_peers` adds. Must not judge.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import pathlib
 import random
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -86,11 +90,18 @@ async def play(work: Work, step: Step) -> float:
     return max(work.ended_at) - began
 
 
+def find_peers(environment: pathlib.Path) -> None:
+    """Lets packages be imported that only a Python environment of their own has. What both have is this one's."""
+    sys.path += [str(path) for path in sorted(environment.glob("lib/python*/site-packages"))]
+
+
 async def luftpause(work: Work, agent: int, step: int) -> None:
-    """Asks; a 429 counts as what it is, and is not expected."""
-    status, _, _ = await work.ask(agent, step)
-    if status != 200:
-        raise ArmError("luftpause let a 429 through")
+    """Asks; after a 429, which is not expected and counted where it comes from, again."""
+    while True:
+        status, headers, _ = await work.ask(agent, step)
+        if status == 200:
+            return
+        await asyncio.sleep(float(headers.get("retry-after-ms", "0")) / 1000)
 
 
 async def reactive(work: Work, agent: int, step: int) -> None:
@@ -118,9 +129,11 @@ def agentpause(counts: Counts) -> Step | None:
         return None
     estimator = Estimator(max_tokens=counts.max_tokens, tool_overhead=0)
     last: list[Any] = [Budget(remaining_tokens=counts.window_tokens, remaining_requests=counts.window_requests)]
+    read_at = [0.0]
     coordinator = MultiAgentCoordinator(lambda: last[0], wait_threshold_s=SUSPEND_S / counts.speed)
 
     def take(headers: dict[str, str]) -> None:
+        read_at[0] = time.monotonic()
         resets = {name: _duration_s(headers[f"x-ratelimit-reset-{name}"]) for name in ("tokens", "requests")}
         last[0] = Budget(
             remaining_tokens=int(headers["x-ratelimit-remaining-tokens"]),
@@ -131,7 +144,8 @@ def agentpause(counts: Counts) -> Step | None:
         )
 
     async def ping(work: Work) -> None:
-        """The package's own way to fresh telemetry after a wait: a request for one token."""
+        """The package's own way to fresh telemetry where nothing was read since a wait began: a request for one
+        token."""
         work.pings += 1
         body = {"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": "ping"}]}
         async with work.session.post(f"{work.base}/chat/completions", json=body) as answer:
@@ -145,8 +159,10 @@ def agentpause(counts: Counts) -> Step | None:
             if decision.action != "continue":
                 work.suspensions += decision.action == "checkpoint"
                 wait_s = decision.wait_seconds or last[0].reset_seconds or SUSPEND_S / counts.speed
+                began = time.monotonic()
                 await asyncio.sleep(wait_s)
-                await ping(work)
+                if read_at[0] < began:
+                    await ping(work)
                 continue
             status, headers, body = await work.ask(agent, number)
             take(headers)
@@ -161,6 +177,7 @@ def agentpause(counts: Counts) -> Step | None:
 
 def litellm(counts: Counts) -> Step | None:
     """The step of agents that share LiteLLM's router; None where it is not installed."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else importing it asks a server for prices
     try:
         from litellm import Router  # type: ignore[import-not-found]  # noqa: PLC0415
         from litellm.exceptions import RateLimitError  # type: ignore[import-not-found]  # noqa: PLC0415
