@@ -25,6 +25,8 @@ def show(report: dict[str, Any]) -> None:
 
 def _show_scheduler(console: Console, scheduler: dict[str, Any]) -> None:
     console.print(_replicas(scheduler["replicas"]))
+    if any(replica.get("limits") or replica.get("rests_s") for replica in scheduler["replicas"]):
+        console.print(_limits(scheduler["replicas"]))
     if scheduler["held"]:
         console.print(_held(scheduler["held"]))
     console.print(_runs(scheduler["runs"]))
@@ -50,6 +52,23 @@ def _replicas(replicas: list[dict[str, Any]]) -> Table:
             "-" if running is None else f"{running} running" + (f", {waiting} queued" if waiting else ""),
             "-" if replica["kv_usage"] is None else f"{replica['kv_usage']:.0%}",
         )
+    return table
+
+
+def _limits(replicas: list[dict[str, Any]]) -> Table:
+    table = Table("rate limits", "of", "left", "of", "in flight", "full again", box=SIMPLE)
+    for replica in replicas:
+        for limit in replica.get("limits", ()):
+            numbers = (f"{limit[name]:,.6g}" for name in ("left", "limit", "in_flight"))
+            how = "at once in" if limit["fixed"] else "in"
+            table.add_row(
+                replica["name"],
+                f"{limit['dimension']} a {limit['period_s']:g} s",
+                *numbers,
+                f"{how} {limit['full_in_s']:.1f} s",
+            )
+        if replica.get("rests_s"):
+            table.add_row(replica["name"], "all", "0", "", "", f"rests for {replica['rests_s']:.1f} s")
     return table
 
 

@@ -532,6 +532,8 @@ class ReplicaStatus(_message.Message):
     ENGINE_RUNNING_FIELD_NUMBER: _builtins.int
     ENGINE_WAITING_FIELD_NUMBER: _builtins.int
     KV_USAGE_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    RESTS_S_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name in the pool file."""
     kind: _turn_pb2.ReplicaKind.ValueType
@@ -550,9 +552,15 @@ class ReplicaStatus(_message.Message):
     """Requests its engine has queued."""
     kv_usage: _builtins.float
     """Share of the KV cache in use, 0 to 1."""
+    rests_s: _builtins.float
+    """It gets no turn for so many seconds, after a 429 or failures in a row."""
     @_builtins.property
     def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Models it serves, as configured or learned."""
+
+    @_builtins.property
+    def limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___LimitStatus]:
+        """What is left of its rate limits; empty where none are known."""
 
     def __init__(
         self,
@@ -567,10 +575,12 @@ class ReplicaStatus(_message.Message):
         engine_running: _builtins.int | None = ...,
         engine_waiting: _builtins.int | None = ...,
         kv_usage: _builtins.float | None = ...,
+        limits: _abc.Iterable[Global___LimitStatus] | None = ...,
+        rests_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_engine_running", b"_engine_running", "_engine_waiting", b"_engine_waiting", "_kv_usage", b"_kv_usage", "capacity", b"capacity", "engine_running", b"engine_running", "engine_waiting", b"engine_waiting", "kv_usage", b"kv_usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_engine_running", b"_engine_running", "_engine_waiting", b"_engine_waiting", "_kv_usage", b"_kv_usage", "capacity", b"capacity", "engine_running", b"engine_running", "engine_waiting", b"engine_waiting", "healthy", b"healthy", "in_flight", b"in_flight", "kind", b"kind", "kv_usage", b"kv_usage", "models", b"models", "name", b"name", "reserved", b"reserved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_engine_running", b"_engine_running", "_engine_waiting", b"_engine_waiting", "_kv_usage", b"_kv_usage", "capacity", b"capacity", "engine_running", b"engine_running", "engine_waiting", b"engine_waiting", "healthy", b"healthy", "in_flight", b"in_flight", "kind", b"kind", "kv_usage", b"kv_usage", "limits", b"limits", "models", b"models", "name", b"name", "reserved", b"reserved", "rests_s", b"rests_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__capacity: _TypeAlias = _typing.Literal["capacity"]  # noqa: Y015
     _WhichOneofArgType__capacity: _TypeAlias = _typing.Literal["_capacity", b"_capacity"]  # noqa: Y015
@@ -590,6 +600,52 @@ class ReplicaStatus(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__kv_usage) -> _WhichOneofReturnType__kv_usage | None: ...
 
 Global___ReplicaStatus: _TypeAlias = ReplicaStatus  # noqa: Y015
+
+@_typing.final
+class LimitStatus(_message.Message):
+    """One rate limit window of a replica, by the scheduler's account."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIMENSION_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    FIXED_FIELD_NUMBER: _builtins.int
+    FULL_IN_S_FIELD_NUMBER: _builtins.int
+    PERIOD_S_FIELD_NUMBER: _builtins.int
+    dimension: _builtins.str
+    """What it counts: requests, tokens, input, output or usd."""
+    limit: _builtins.float
+    """What it holds when full."""
+    left: _builtins.float
+    """What is left, turns in flight taken off."""
+    in_flight: _builtins.float
+    """What turns in flight have taken."""
+    fixed: _builtins.bool
+    """Whether it is full again at once, rather than refilled all the time."""
+    full_in_s: _builtins.float
+    """Seconds until it is full again if nothing more is taken."""
+    period_s: _builtins.float
+    """Seconds in which it is refilled from empty."""
+    def __init__(
+        self,
+        *,
+        dimension: _builtins.str = ...,
+        limit: _builtins.float = ...,
+        left: _builtins.float = ...,
+        in_flight: _builtins.float = ...,
+        fixed: _builtins.bool = ...,
+        full_in_s: _builtins.float = ...,
+        period_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dimension", b"dimension", "fixed", b"fixed", "full_in_s", b"full_in_s", "in_flight", b"in_flight", "left", b"left", "limit", b"limit", "period_s", b"period_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitStatus: _TypeAlias = LimitStatus  # noqa: Y015
 
 @_typing.final
 class HeldStatus(_message.Message):

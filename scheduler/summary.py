@@ -8,9 +8,28 @@ from msgspec import Struct
 
 from common.ids import Caller, Model, ReplicaName
 from scheduler.admission import obstacle
+from scheduler.budgets.windows import Window, aged
 from scheduler.events import Phase, RunClass
 from scheduler.pools import load_key
 from scheduler.state import Lanes, State
+
+
+class LimitSummary(Struct, frozen=True):
+    """One rate limit window of a replica, in its dimension's unit."""
+
+    dimension: str
+    limit: float
+    """What it holds when full."""
+    left: float
+    """Turns in flight taken off."""
+    in_flight: float
+    """What turns in flight have taken."""
+    fixed: bool
+    """Whether it is full again at once."""
+    full_in_s: float
+    """Seconds until then if nothing more is taken."""
+    period_s: float
+    """Seconds in which it is refilled from empty."""
 
 
 class ReplicaSummary(Struct, frozen=True):
@@ -30,6 +49,9 @@ class ReplicaSummary(Struct, frozen=True):
     engine_waiting: int | None
     kv_usage: float | None
     """0 to 1."""
+    limits: tuple[LimitSummary, ...] = ()
+    rests_s: float = 0.0
+    """It gets no turn for so long, after a 429 or failures in a row."""
 
 
 class HeldSummary(Struct, frozen=True):
@@ -62,7 +84,7 @@ class Summary(Struct, frozen=True):
 def summarize(state: State, at: float) -> Summary:
     """The status at `at` (seconds, the host's clock). Its cost grows with replicas and held turns, not with runs."""
     return Summary(
-        replicas=tuple(_replica(state, name) for name in sorted(state.replicas)),
+        replicas=tuple(_replica(state, name, at) for name in sorted(state.replicas)),
         held=_held(state, at),
         runs=tuple(
             RunSummary(phase, run_class, state.run_counts[3 * run_class + phase - 1])
@@ -72,8 +94,9 @@ def summarize(state: State, at: float) -> Summary:
     )
 
 
-def _replica(state: State, name: ReplicaName) -> ReplicaSummary:
+def _replica(state: State, name: ReplicaName, at: float) -> ReplicaSummary:
     replica = state.replicas[name]
+    budget = replica.budget
     return ReplicaSummary(
         name=name,
         kind="one-shot" if replica.one_shot else "generative",
@@ -85,6 +108,25 @@ def _replica(state: State, name: ReplicaName) -> ReplicaSummary:
         engine_running=replica.running,
         engine_waiting=replica.waiting,
         kv_usage=replica.kv_usage,
+        limits=tuple(_limit(window, at) for window in budget.windows) if budget is not None else (),
+        rests_s=max(0.0, budget.open_at - at) if budget is not None else 0.0,
+    )
+
+
+def _limit(window: Window, at: float) -> LimitSummary:
+    window = aged(window, at)
+    if window.is_fixed:
+        full_in_s = max(0.0, window.resets_at - at) if window.resets_at is not None else 0.0
+    else:
+        full_in_s = (window.capacity - window.level) / window.rate
+    return LimitSummary(
+        dimension=window.dimension.name.lower(),
+        limit=window.capacity,
+        left=max(0.0, window.level),
+        in_flight=window.flying,
+        fixed=window.is_fixed,
+        full_in_s=full_in_s,
+        period_s=window.period_s,
     )
 
 

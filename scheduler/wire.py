@@ -309,6 +309,11 @@ def write_status(summary: Summary) -> scheduler_pb2.WatchResponse:
             engine_running=replica.engine_running,
             engine_waiting=replica.engine_waiting,
             kv_usage=replica.kv_usage,
+            limits=[
+                scheduler_pb2.LimitStatus(**{name: getattr(limit, name) for name in limit.__struct_fields__})
+                for limit in replica.limits
+            ],
+            rests_s=replica.rests_s,
         )
     for held in summary.held:
         message.held.add(
@@ -338,6 +343,19 @@ def status_json(summary: Summary) -> Mapping[str, object]:
                 "engine_running": replica.engine_running,
                 "engine_waiting": replica.engine_waiting,
                 "kv_usage": replica.kv_usage,
+                "limits": [
+                    {
+                        "dimension": limit.dimension,
+                        "limit": round(limit.limit, 6),
+                        "left": round(limit.left, 6),
+                        "in_flight": round(limit.in_flight, 6),
+                        "fixed": limit.fixed,
+                        "full_in_s": round(limit.full_in_s, 3),
+                        "period_s": round(limit.period_s, 3),
+                    }
+                    for limit in replica.limits
+                ],
+                "rests_s": round(replica.rests_s, 3),
             }
             for replica in summary.replicas
         ],

@@ -13,14 +13,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from common.auth import Guard
+from common.ids import ReplicaName
+from common.pool import Replica
 from scheduler import http
 from tests.scheduler.running_host import A, B, RunningHost, running_host, turn
 
 
 @contextlib.asynccontextmanager
-async def surface(token: str | None = None, *, opened: bool = True) -> AsyncIterator[tuple[RunningHost, str]]:
+async def surface(
+    token: str | None = None, *, opened: bool = True, replicas: tuple[Replica, ...] = (A, B)
+) -> AsyncIterator[tuple[RunningHost, str]]:
     """A host with its HTTP surface, and the URL of that."""
-    async with running_host((A, B), opened=opened) as running:
+    async with running_host(replicas, opened=opened) as running:
         runner, port = await http.start(running.host, "127.0.0.1", 0, Guard(token))
         try:
             yield running, f"http://127.0.0.1:{port}"
@@ -56,10 +60,27 @@ async def test_status_tells_replicas_held_turns_and_runs() -> None:
             "engine_running": None,
             "engine_waiting": None,
             "kv_usage": None,
+            "limits": [],
+            "rests_s": 0.0,
         }
         assert sum(replica["in_flight"] for replica in status["replicas"]) == 2
         assert status["held"] == []
         assert {"phase": "generating", "class": "interactive", "runs": 2} in status["runs"]
+
+
+async def test_status_tells_what_is_left_of_rate_limits() -> None:
+    hosted = Replica(ReplicaName("hosted"), "http://hosted", models=("m",), limits={"tokens_per_minute": 6000})
+    async with surface(replicas=(hosted,)) as (running, url):
+        client = running.dispatch()
+        await client.open()
+        await client.send(admits=[turn("t1", run_id="r1", prompt_bytes=4000, max_tokens=100)])
+        await client.placement("t1")
+        async with aiohttp.ClientSession() as session, session.get(url + "/status") as answer:
+            (limit,) = (await answer.json())["replicas"][0]["limits"]
+        assert (limit["dimension"], limit["limit"], limit["fixed"], limit["period_s"]) == ("tokens", 6000, False, 60)
+        assert limit["in_flight"] >= 1000
+        assert limit["left"] == pytest.approx(6000 - limit["in_flight"], abs=500)
+        assert 5 < limit["full_in_s"] < 30
 
 
 async def test_status_tells_held_turns_by_class_and_caller() -> None:
