@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import random
 from typing import Annotated
@@ -136,6 +137,7 @@ def ratelimit(
     from loadgen.bench_ratelimit import ARMS, main  # noqa: PLC0415
     from loadgen.ratelimit_rig import Counts  # noqa: PLC0415
 
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else importing it asks a server for prices
     names = None if arms is None else tuple(arms.split(","))
     unknown = [name for name in names or () if name not in ARMS]
     if unknown:

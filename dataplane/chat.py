@@ -15,6 +15,7 @@ from dataplane.errors import ApiError
 
 TOOL_CALL_IDS_MAX = 64
 TOOL_CALL_ID_CHARS_MAX = 256
+TOOL_CHARS_MAX = 64
 
 MODEL_CHARS_MAX = 512
 _SPACE = b" \t\r\n"
@@ -64,6 +65,24 @@ class ChatRequest(msgspec.Struct):
         return tuple(found)
 
 
+class _Function(msgspec.Struct, gc=False):
+    name: str = ""
+
+
+class _ToolCall(msgspec.Struct, gc=False):
+    function: _Function
+    id: str | None = None
+
+
+class _ToolMessage(_Message):
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _ToolRequest(msgspec.Struct):
+    messages: list[_ToolMessage]
+
+
+_TOOLS_DECODER = msgspec.json.Decoder(_ToolRequest)
 _DECODER = msgspec.json.Decoder(ChatRequest)
 _RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TRUE = msgspec.Raw(b"true")
@@ -72,6 +91,19 @@ _TRUE = msgspec.Raw(b"true")
 def parse(body: bytes) -> ChatRequest | ApiError:
     """The request in `body`, or a 400 that names the field and what was expected."""
     return bodies.read(body, _DECODER)
+
+
+def last_tool(body: bytes) -> str:
+    """Name of the tool whose result the messages in `body`, which has been parsed, end with; empty: none."""
+    try:
+        messages = _TOOLS_DECODER.decode(body).messages
+    except msgspec.ValidationError:
+        return ""
+    if messages[-1].role != "tool":
+        return ""
+    calls = next((message.tool_calls for message in reversed(messages) if message.tool_calls), None) or ()
+    answered = [call for call in calls if call.id == messages[-1].tool_call_id] or calls[-1:]
+    return answered[0].function.name[:TOOL_CHARS_MAX] if answered else ""
 
 
 def with_model(body: bytes, model: str) -> bytes:

@@ -11,7 +11,7 @@ from email.utils import formatdate
 
 from common.ids import ReplicaName
 from common.pool import Pool
-from dataplane import limits
+from dataplane import chat, limits
 from protos import turn_pb2
 
 
@@ -43,12 +43,11 @@ class PoolView:
         known = self._replicas.get(ReplicaName(replica))
         return known.fallback or () if known else ()
 
-    def describe_limits(
-        self, turn: turn_pb2.Turn, own: limits.TurnLimits, body_bytes: int, tokens_max: int | None
-    ) -> None:
+    def describe_limits(self, turn: turn_pb2.Turn, own: limits.TurnLimits, body: bytes, tokens_max: int | None) -> None:
         """Writes into `turn` what it asks for, where there are limits that it could come to."""
         if self._has_limits or own is not limits.NO_LIMITS:
-            limits.describe(turn, own, prompt_bytes=body_bytes, max_tokens=tokens_max, unix_s=time.time())
+            limits.describe(turn, own, prompt_bytes=len(body), max_tokens=tokens_max, unix_s=time.time())
+            turn.tool = chat.last_tool(body)
 
     def told_limits(self, replica: str, status: int, lines: Iterable[bytes]) -> list[turn_pb2.LimitHeader]:
         """The headers among `lines` that tell of its rate limits, if any are kept; else how long it wants to be left

@@ -151,7 +151,7 @@ class Turn:
             ),
             self,
         )
-        proxy.pool.describe_limits(self._ticket.message, identity.limits, len(body), parsed.tokens_max)
+        proxy.pool.describe_limits(self._ticket.message, identity.limits, body, parsed.tokens_max)
         parsed.messages.clear()  # a held turn, or an open stream, needs them no longer
         proxy.scheduler.admit(self._ticket)
         return None

@@ -10,7 +10,6 @@ Peers are imported from this environment, or from one that `find_peers` adds. Mu
 from __future__ import annotations
 
 import asyncio
-import os
 import pathlib
 import random
 import sys
@@ -177,7 +176,6 @@ def agentpause(counts: Counts) -> Step | None:
 
 def litellm(counts: Counts) -> Step | None:
     """The step of agents that share LiteLLM's router; None where it is not installed."""
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else importing it asks a server for prices
     try:
         from litellm import Router  # type: ignore[import-not-found]  # noqa: PLC0415
         from litellm.exceptions import RateLimitError  # type: ignore[import-not-found]  # noqa: PLC0415

@@ -201,6 +201,7 @@ class Turn(_message.Message):
     DEADLINE_MS_FIELD_NUMBER: _builtins.int
     BUDGET_USD_FIELD_NUMBER: _builtins.int
     FALLBACKS_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     """Chosen by the client, unique; 1 to 128 characters of [A-Za-z0-9._:-]. The same id again is the same turn."""
     run_id: _builtins.str
@@ -229,6 +230,8 @@ class Turn(_message.Message):
     """Milliseconds until nobody wants its reply any more; absent: always wanted."""
     budget_usd: _builtins.float
     """What its run may cost altogether, US dollars; absent: anything."""
+    tool: _builtins.str
+    """Name of the tool whose result its messages end with: what turns cost is learned by it too. Empty: none."""
     @_builtins.property
     def tool_call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tool call ids found in its messages, newest first: they identify the run where run_id is empty. Only the first 256
@@ -258,10 +261,11 @@ class Turn(_message.Message):
         deadline_ms: _builtins.int | None = ...,
         budget_usd: _builtins.float | None = ...,
         fallbacks: _abc.Iterable[_builtins.str] | None = ...,
+        tool: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_usd", b"_budget_usd", "_deadline_ms", b"_deadline_ms", "_max_tokens", b"_max_tokens", "_prompt_bytes", b"_prompt_bytes", "_wait_ms_max", b"_wait_ms_max", "budget_usd", b"budget_usd", "deadline_ms", b"deadline_ms", "max_tokens", b"max_tokens", "prompt_bytes", b"prompt_bytes", "wait_ms_max", b"wait_ms_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_usd", b"_budget_usd", "_deadline_ms", b"_deadline_ms", "_max_tokens", b"_max_tokens", "_prompt_bytes", b"_prompt_bytes", "_wait_ms_max", b"_wait_ms_max", "budget_usd", b"budget_usd", "caller", b"caller", "deadline_ms", b"deadline_ms", "fallbacks", b"fallbacks", "held_ms", b"held_ms", "kind", b"kind", "max_tokens", b"max_tokens", "model", b"model", "new_run_id", b"new_run_id", "prompt_bytes", b"prompt_bytes", "run_class", b"run_class", "run_id", b"run_id", "tool_call_ids", b"tool_call_ids", "traceparent", b"traceparent", "turn_id", b"turn_id", "wait_ms_max", b"wait_ms_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_usd", b"_budget_usd", "_deadline_ms", b"_deadline_ms", "_max_tokens", b"_max_tokens", "_prompt_bytes", b"_prompt_bytes", "_wait_ms_max", b"_wait_ms_max", "budget_usd", b"budget_usd", "caller", b"caller", "deadline_ms", b"deadline_ms", "fallbacks", b"fallbacks", "held_ms", b"held_ms", "kind", b"kind", "max_tokens", b"max_tokens", "model", b"model", "new_run_id", b"new_run_id", "prompt_bytes", b"prompt_bytes", "run_class", b"run_class", "run_id", b"run_id", "tool", b"tool", "tool_call_ids", b"tool_call_ids", "traceparent", b"traceparent", "turn_id", b"turn_id", "wait_ms_max", b"wait_ms_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget_usd: _TypeAlias = _typing.Literal["budget_usd"]  # noqa: Y015
     _WhichOneofArgType__budget_usd: _TypeAlias = _typing.Literal["_budget_usd", b"_budget_usd"]  # noqa: Y015

@@ -54,6 +54,8 @@ class Request(Struct, frozen=True, gc=False):
     """Seconds from its arrival after which nobody wants it any more."""
     budget_usd: float | None = None
     """What its run may cost altogether."""
+    tool: str = ""
+    """Name of the tool whose result its messages end with; empty: none."""
     fallbacks: tuple[ReplicaName, ...] = ()
     """Only these replicas, in this order, and at once: another one failed it."""
 

@@ -107,7 +107,7 @@ def members_for(draft: Draft, turn: Turn) -> tuple[ReplicaName, ...]:
 
 def history_key(request: Request) -> HistoryKey:
     """Which history the turn belongs to."""
-    return request.model, request.caller, ""
+    return request.model, request.caller, request.tool
 
 
 def need_of(draft: Draft, turn: Turn) -> Need:

@@ -43,6 +43,7 @@ SEQUENCE_MAX = 2**63 - 1
 """Sequences are milliseconds since 1970 times 2^20, so none that was issued is near."""
 
 FALLBACKS_MAX = 16
+TOOL_CHARACTERS_MAX = 64
 LIMIT_HEADERS_MAX = 64
 TOKENS_MAX = 2**40
 USD_MAX = 1e9
@@ -137,6 +138,7 @@ def _with_limits(request: Request, turn: turn_pb2.Turn) -> Request | Fault:
         deadline_s=read_age_s(turn.deadline_ms) if turn.HasField("deadline_ms") else None,
         budget_usd=budget_usd,
         fallbacks=tuple(map(ReplicaName, turn.fallbacks[:FALLBACKS_MAX])),
+        tool=turn.tool[:TOOL_CHARACTERS_MAX],
     )
 
 

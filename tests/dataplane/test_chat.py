@@ -53,6 +53,25 @@ def test_a_wrong_body_is_refused_by_the_name_of_its_field(body: bytes, field: st
     assert expected in error.message
 
 
+CALLS = [{"id": f"call_{name}", "function": {"name": name, "arguments": "{}"}} for name in ("search", "read")]
+ASSISTANT = {"role": "assistant", "content": None, "tool_calls": CALLS}
+
+
+@pytest.mark.parametrize(
+    ("messages", "tool"),
+    [
+        ([USER], ""),
+        ([USER, ASSISTANT, {"role": "tool", "tool_call_id": "call_search", "content": "x"}], "search"),
+        ([USER, ASSISTANT, {"role": "tool", "tool_call_id": "call_other", "content": "x"}], "read"),
+        ([USER, ASSISTANT, {"role": "tool", "tool_call_id": "call_read", "content": "x"}, USER], ""),
+        ([{"role": "tool", "tool_call_id": "call_read", "content": "x"}], ""),
+        ([USER, {"role": "assistant", "tool_calls": 7}, {"role": "tool", "tool_call_id": "a", "content": "x"}], ""),
+    ],
+)
+def test_the_tool_whose_result_comes_last_is_known_by_name(messages: list[dict[str, object]], tool: str) -> None:
+    assert chat.last_tool(json.dumps({"model": "m", "messages": messages}).encode()) == tool
+
+
 def test_tool_call_ids_are_taken_newest_first_and_bounded() -> None:
     answers = [{"role": "tool", "tool_call_id": f"call_{n}", "content": ""} for n in range(100)]
     body = json.dumps(

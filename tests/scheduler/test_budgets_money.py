@@ -141,6 +141,21 @@ def test_a_turn_that_fits_elsewhere_goes_there_though_its_run_is_paused_at_home(
         end(story, f"t{number}")
 
 
+def test_what_turns_cost_is_learned_by_the_tool_whose_result_they_answer() -> None:
+    story = Story(replica("a", limits={"tokens_per_minute": 10_000_000}))
+    for number in range(30):
+        for tool, size in (("search", 20), ("write", 800)):
+            arrive(story, f"{tool}-{number}", tool=tool)
+            end(story, f"{tool}-{number}", completion=size)
+    for tool in ("search", "write"):
+        arrive(story, tool, tool=tool)
+    likely = {tool: story.state.turns[TurnId(tool)].need for tool in ("search", "write")}
+    assert likely["search"] is not None
+    assert likely["write"] is not None
+    assert likely["search"].completion < 40
+    assert likely["write"].completion >= 700
+
+
 def test_a_forecast_grows_with_the_context_and_its_spread_with_the_root() -> None:
     histories, key = Histories(), ("m", "", "")
     for size in range(20, 220):
