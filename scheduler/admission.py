@@ -14,12 +14,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from msgspec.structs import replace
 
+from common.ids import Caller
 from scheduler.economy import FLIGHT_SHARE, KEPT_SHARE, keeping_pays
 from scheduler.events import ReplicaProbed, RunClass
+from scheduler.parts import FITS_FROM, NO_PARTS, NOTHING, parts_of
 from scheduler.state import STARVES_AFTER, Replica
 
 PROBE_UP = 4
@@ -40,15 +43,29 @@ class Obstacle(StrEnum):
     FULL = "the replica runs as many turns as it may"
     PLACE_KEPT = "the replica keeps its last places for interactive runs that are expected back"
     RUNS_KEPT = "the replica keeps its KV cache for the runs that it works on"
+    PART_TAKEN = "the caller has its part of the replica beside a caller with fewer runs"
     CACHE_FULL = "turns in flight and interactive runs fill the replica's KV cache"
 
 
-def has_room(replica: Replica, run_class: RunClass, *, resident: bool = False) -> bool:
-    """Whether `replica` takes one more turn of `run_class` now; `resident`: of a run whose prefix it keeps."""
-    return obstacle(replica, run_class, resident=resident) is None
+def has_room(replica: Replica, run_class: RunClass, caller: Caller | None = None, *, resident: bool = False) -> bool:
+    """Whether `replica` takes one more turn of `run_class` now, of this caller or (None) of any that is not held to a
+    part; `resident`: of a run whose prefix it keeps."""
+    return obstacle(replica, run_class, caller, resident=resident) is None
 
 
-def obstacle(replica: Replica, run_class: RunClass, *, resident: bool = False) -> Obstacle | None:
+def within_part(replica: Replica, caller: Caller) -> bool:
+    """Whether one more batch turn of the caller, of a run that is not resident, fits its part of the replica."""
+    limit = replica.parts.get(caller)
+    if limit is None:
+        return True
+    taken = replica.takings.get(caller, NOTHING)
+    tokens = taken.resident if replica.keeps else taken.flying
+    return not tokens or tokens + FITS_FROM * expected_tokens(replica) <= limit
+
+
+def obstacle(
+    replica: Replica, run_class: RunClass, caller: Caller | None = None, *, resident: bool = False
+) -> Obstacle | None:
     """What keeps `replica` from taking one more turn of `run_class` now; see `has_room`."""
     if not replica.healthy:
         return Obstacle.ILL
@@ -70,6 +87,9 @@ def obstacle(replica: Replica, run_class: RunClass, *, resident: bool = False) -
     kv_tokens = replica.kv_tokens
     if kv_tokens is None:
         return None
+    in_part = caller is None or (resident and replica.keeps) or within_part(replica, caller)
+    if not in_part:
+        return Obstacle.PART_TAKEN
     if replica.keeps:
         interactive = max(replica.interactive_tokens, replica.interactive_kept)
         in_use = interactive + replica.batch_tokens + expected_tokens(replica)
@@ -108,6 +128,13 @@ def probed(replica: Replica, probe: ReplicaProbed) -> Replica:
         interactive_kept=interactive_kept,
         keeps=keeping_pays(replica.economy, kv_tokens or 0, interactive_kept, keeps=replica.keeps),
     )
+
+
+def parted(replica: Replica, batch_runs: Mapping[Caller, int]) -> Replica:
+    """`replica` with its callers held to their parts; `batch_runs`: those at work of each of them."""
+    share = KEPT_SHARE if replica.keeps else FLIGHT_SHARE
+    tokens = share * (replica.kv_tokens or 0) - replica.interactive_kept
+    return replace(replica, parts=parts_of(replica.takings, batch_runs, tokens) if replica.kv_tokens else NO_PARTS)
 
 
 def _limit(replica: Replica, probe: ReplicaProbed) -> int | None:

@@ -12,7 +12,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from scheduler import limited, resync, turns
-from scheduler.admission import probed
+from scheduler.admission import parted, probed
 from scheduler.effects import Effect
 from scheduler.events import (
     DataplaneResynced,
@@ -33,7 +33,17 @@ from scheduler.events import (
 from scheduler.placement import fill, go_home, rehome_all
 from scheduler.pools import is_ill, put_replica, reindex, set_models
 from scheduler.runs import expect_no_more, forget, gone, put_run, sweep_tool_calls
-from scheduler.state import IDLE_RUNS_MAX, RUN_FORGOTTEN_S, TOOL_CALL_SWEEP_S, TURN_LIMIT_S, Chain, Draft, Run, State
+from scheduler.state import (
+    IDLE_RUNS_MAX,
+    NO_SHARE,
+    RUN_FORGOTTEN_S,
+    TOOL_CALL_SWEEP_S,
+    TURN_LIMIT_S,
+    Chain,
+    Draft,
+    Run,
+    State,
+)
 from scheduler.timers import Timer, is_due, set_run_timer, set_turn_timer, take_due
 
 _SIGNS_OF_LIFE = (TurnStarted, FirstTokenSeen, TurnsRenewed)
@@ -92,7 +102,8 @@ def _replica_probed(draft: Draft, event: ReplicaProbed) -> None:
     before = draft.replicas.get(event.replica)
     if before is None:
         return
-    put_replica(draft, probed(before, event))
+    batch_runs = {caller: draft.shares.get(caller, NO_SHARE).batch_runs for caller in before.takings}
+    put_replica(draft, parted(probed(before, event), batch_runs))
     draft.roomier.append(event.replica)
     after = draft.replicas[event.replica]
     relearned = event.models is not None and before.models_learned and event.models != before.models

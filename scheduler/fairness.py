@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 
 from immutables import Map
+from msgspec.structs import replace
 
 from common.ids import Caller, ReplicaName, TurnId
+from scheduler.admission import owes_batch, within_part
 from scheduler.events import RunClass
 from scheduler.ordered import EMPTY, Key, Ordered
 from scheduler.pools import pool_key
-from scheduler.state import EMPTY_LANES, NO_SHARE, Draft, Lane, Lanes, Pool, PoolKey, Replica, Share, Turn
+from scheduler.state import EMPTY_LANES, NO_SHARE, Draft, Lane, Lanes, Pool, PoolKey, Replica, Run, Share, Turn
 
 Classes = tuple[RunClass, ...]
 INTERACTIVE_ALONE: Classes = (RunClass.INTERACTIVE,)
@@ -47,7 +49,7 @@ def enqueue(draft: Draft, turn: Turn) -> None:
         if before:
             order = order.remove((share.running, before.first(), caller))
         else:
-            draft.shares = draft.shares.set(caller, Share(share.running, (*share.waits_in, (key, run_class))))
+            draft.shares = draft.shares.set(caller, replace(share, waits_in=(*share.waits_in, (key, run_class))))
         order = order.add((share.running, after.first(), caller))
     _put_lane(draft, where, run_class, Lane(lane.queues.set(caller, after), order))
 
@@ -67,7 +69,8 @@ def dequeue(draft: Draft, turn: Turn) -> None:
         if after:
             order = order.add((share.running, after.first(), caller))
         else:
-            _put_share(draft, caller, share.running, tuple(w for w in share.waits_in if w != (key, run_class)))
+            waits_in = tuple(where for where in share.waits_in if where != (key, run_class))
+            _put_share(draft, caller, replace(share, waits_in=waits_in))
     queues = lane.queues.set(caller, after) if after else lane.queues.delete(caller)
     _put_lane(draft, where, run_class, Lane(queues, order))
 
@@ -84,34 +87,56 @@ def count_running(draft: Draft, caller: Caller, change: int) -> None:
         moved = Lane(lane.queues, order)
         lanes = (moved, pool.lanes[1]) if run_class is RunClass.INTERACTIVE else (pool.lanes[0], moved)
         draft.pools = draft.pools.set(key, Pool(pool.members, pool.roomy, pool.tight, lanes))
-    _put_share(draft, caller, running, share.waits_in)
+    _put_share(draft, caller, replace(share, running=running))
+
+
+def count_at_work(draft: Draft, before: Run | None, after: Run | None) -> None:
+    """Counts a caller's batch runs that are at work, where one changes."""
+    was = before is not None and before.run_class is RunClass.BATCH and before.at_work
+    run = after if after is not None else before
+    assert run is not None
+    change = (after is not None and after.run_class is RunClass.BATCH and after.at_work) - was
+    if change:
+        share = draft.shares.get(run.caller, NO_SHARE)
+        _put_share(draft, run.caller, replace(share, batch_runs=share.batch_runs + change))
 
 
 def best(draft: Draft, replica: Replica, classes: Classes) -> TurnId | None:
     """The held turn that goes next to `replica`: one that must go there or one that may; None if there is none.
 
-    Only turns of `classes` are considered, those of the first before all others."""
+    Only turns of `classes` are considered, those of the first before all others, and no batch turns of callers that
+    have their part of the replica."""
     home = draft.homes.get(replica.name)
     for run_class in classes:
         if not draft.held[run_class]:
             continue
-        heads = [draft.pools[replica.one_shot, model].lanes[run_class].order for model in replica.models or ()]
-        candidates = [order.chunks[0][0][:2] for order in heads if order.chunks]
+        parted = replica if run_class is RunClass.BATCH and replica.parts and not owes_batch(replica) else None
+        orders = [draft.pools[replica.one_shot, model].lanes[run_class].order for model in replica.models or ()]
+        candidates = [head for order in orders if (head := _head(order, parted)) is not None]
         if home is not None and home[run_class].queues:
-            candidates.append(_first_at_home(draft, home[run_class].queues))
-        if candidates:
-            turn_id: TurnId = min(candidates)[1][-1]
+            candidates.append(_first_at_home(draft, home[run_class].queues, parted))
+        if candidates and (first := min(candidates)[1]):
+            turn_id: TurnId = first[-1]
             return turn_id
     return None
 
 
-def _first_at_home(draft: Draft, queues: Map[Caller, Ordered]) -> Key:
-    """The least (running turns of the caller, first key) of a home's queues."""
+def _head(order: Ordered, parted: Replica | None) -> Key | None:
+    """The first (running turns of the caller, first key) of a pool's lane; `parted`: of a caller that has not its part
+    of that replica yet."""
+    if parted is None:
+        return order.chunks[0][0][:2] if order.chunks else None
+    return next((entry[:2] for entry in order if within_part(parted, entry[2])), None)
+
+
+def _first_at_home(draft: Draft, queues: Map[Caller, Ordered], parted: Replica | None) -> Key:
+    """The same of a home's queues; what compares greater than all where there is none."""
     shares = draft.shares
     least, first = math.inf, ()
     for caller, queue in queues.items():
         running, key = shares.get(caller, NO_SHARE).running, queue.chunks[0][0]
-        if running < least or (running == least and key < first):
+        better = running < least or (running == least and key < first)
+        if better and (parted is None or within_part(parted, caller)):
             least, first = running, key
     return least, first
 
@@ -124,10 +149,10 @@ def _count_held(draft: Draft, turn: Turn, change: int) -> None:
         draft.held = (interactive, batch + change)
 
 
-def _put_share(draft: Draft, caller: Caller, running: int, waits_in: tuple[tuple[PoolKey, RunClass], ...]) -> None:
-    if running or waits_in:
-        draft.shares = draft.shares.set(caller, Share(running, waits_in))
-    else:
+def _put_share(draft: Draft, caller: Caller, share: Share) -> None:
+    if share != NO_SHARE:
+        draft.shares = draft.shares.set(caller, share)
+    elif caller in draft.shares:
         draft.shares = draft.shares.delete(caller)
 
 

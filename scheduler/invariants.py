@@ -73,6 +73,8 @@ def _check_replicas(state: State, flying: list[Turn]) -> None:
             assert not replica.budget.is_past
             assert state.histories is not None
         assert replica.batch_flight_tokens == flying_tokens[replica.name]
+        assert replica.batch_flight_tokens == sum(taken.flying for taken in replica.takings.values())
+        assert replica.batch_tokens == sum(taken.resident for taken in replica.takings.values())
         assert replica.batch_tokens == resident[replica.name, RunClass.BATCH]
         assert replica.interactive_tokens == resident[replica.name, RunClass.INTERACTIVE]
 
@@ -145,9 +147,10 @@ def _check_shares(state: State, held: list[Turn], flying: list[Turn]) -> None:
     for turn in held:
         if turn.held_at is None:
             waits.setdefault(turn.request.caller, set()).add((pool_key(turn), turn.request.run_class))
-    assert set(state.shares) == running.keys() | waits.keys()
+    at_work = Counter(run.caller for run in state.runs.values() if run.run_class is RunClass.BATCH and run.at_work)
+    assert set(state.shares) == running.keys() | waits.keys() | at_work.keys()
     for caller, share in state.shares.items():
-        assert share == Share(running[caller], share.waits_in)
+        assert share == Share(running[caller], at_work[caller], share.waits_in)
         assert set(share.waits_in) == waits.get(caller, set())
         assert len(share.waits_in) == len(set(share.waits_in))
     for pool in state.pools.values():
@@ -175,4 +178,7 @@ def _check_nothing_waits_in_vain(state: State, held: list[Turn]) -> None:
             where = [state.replicas[turn.held_at]]
         else:
             where = [state.replicas[name] for name in state.pools.get(pool_key(turn), Pool()).members]
-        assert not any(has_room(r, turn.request.run_class) for r in where), "a turn waits that could be placed"
+        request = turn.request
+        assert not any(has_room(r, request.run_class, request.caller) for r in where), (
+            "a turn waits that could be placed"
+        )

@@ -45,7 +45,7 @@ def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Repl
     run_class, replicas = turn.request.run_class, draft.replicas
     for name in members_for(draft, turn):
         replica = replicas[name]
-        if not has_room(replica, run_class, resident=resident and name == home):
+        if not has_room(replica, run_class, turn.request.caller, resident=resident and name == home):
             continue
         left = 1.0
         if replica.budget is not None:

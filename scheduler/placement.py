@@ -16,6 +16,7 @@ from scheduler.admission import expected_tokens, has_room, owes_batch
 from scheduler.effects import PlaceTurn
 from scheduler.events import RunClass
 from scheduler.ordered import Key
+from scheduler.parts import with_change
 from scheduler.pools import choose, is_ill, load_key, pinned_home, pool_key, pool_members, put_replica, serves
 from scheduler.runs import expect_no_more, put_run, resident_tokens, without, without_place
 from scheduler.state import STARVES_AFTER, Draft, Replica, Run, Turn
@@ -39,7 +40,7 @@ def submit(draft: Draft, turn: Turn, run: Run | None) -> None:
     elif home is None:
         replica = choose(draft, turn, run, resident=resident)
     else:
-        replica = home if draft.is_open and has_room(home, turn.request.run_class, resident=resident) else None
+        replica = home if draft.is_open and _fits(home, turn, resident=resident) else None
     if replica is not None:
         place(draft, turn, run, replica)
         return
@@ -65,11 +66,13 @@ def place(draft: Draft, turn: Turn, run: Run | None, replica: Replica) -> None:
             replica = without_place(replica, run)
         else:
             run = expect_no_more(draft, run)
+    batch_tokens = tokens if run_class is RunClass.BATCH else 0
     busier = replace(
         replica,
         in_flight=replica.in_flight + 1,
         batch_in_flight=replica.batch_in_flight + (run_class is RunClass.BATCH),
-        batch_flight_tokens=replica.batch_flight_tokens + (tokens if run_class is RunClass.BATCH else 0),
+        batch_flight_tokens=replica.batch_flight_tokens + batch_tokens,
+        takings=with_change(replica.takings, turn.request.caller, flying=batch_tokens),
         since_batch=0 if run_class is RunClass.BATCH else min(replica.since_batch + 1, STARVES_AFTER),
         last_sequence=draft.sequence,
     )
@@ -110,11 +113,13 @@ def free_slot(draft: Draft, turn: Turn) -> None:
     draft.turns = draft.turns.delete(turn.request.turn_id)
     replica = draft.replicas[turn.replica]
     batch = turn.request.run_class is RunClass.BATCH
+    batch_tokens = turn.tokens if batch else 0
     freer = replace(
         replica,
         in_flight=replica.in_flight - 1,
         batch_in_flight=replica.batch_in_flight - batch,
-        batch_flight_tokens=replica.batch_flight_tokens - (turn.tokens if batch else 0),
+        batch_flight_tokens=replica.batch_flight_tokens - batch_tokens,
+        takings=with_change(replica.takings, turn.request.caller, flying=-batch_tokens),
     )
     if turn.reservation is not None:
         freer = limited.settled(draft, freer, turn.reservation)
@@ -160,14 +165,14 @@ def go_home(draft: Draft) -> None:
         for turn in draft.turns.values()
         if turn.replica is None and turn.held_at is None and turn.run_id is not None
     )
-    for run_class, key in waiting:
+    for _, key in waiting:
         turn = draft.turns[key[-1]]
         assert turn.run_id is not None
         run = draft.runs[turn.run_id]
         home = draft.replicas.get(run.home) if run.home is not None else None
         if turn.held_at is not None or home is None or home.budget is not None:
             continue
-        if serves(home, pool_key(turn)) and has_room(home, run_class):
+        if serves(home, pool_key(turn)) and _fits(home, turn):
             fairness.dequeue(draft, turn)
             place(draft, turn, run, home)
 
@@ -212,6 +217,10 @@ def _hold(draft: Draft, turn: Turn, home: ReplicaName | None) -> None:
         turn = replace(turn, held_at=home)
     draft.turns = draft.turns.set(turn.request.turn_id, turn)
     fairness.enqueue(draft, turn)
+
+
+def _fits(replica: Replica, turn: Turn, *, resident: bool = False) -> bool:
+    return has_room(replica, turn.request.run_class, turn.request.caller, resident=resident)
 
 
 def _take_next(draft: Draft, replica: Replica) -> bool:

@@ -11,10 +11,10 @@ from functools import reduce
 
 from msgspec.structs import replace
 
-from common.ids import Model, ReplicaName
+from common.ids import Caller, Model, ReplicaName
 from scheduler.admission import has_room
 from scheduler.events import RunClass
-from scheduler.ordered import EMPTY, Key
+from scheduler.ordered import EMPTY, Key, Ordered
 from scheduler.state import Draft, Pool, PoolKey, Replica, Run, Turn, rebuild_pools
 
 
@@ -55,22 +55,28 @@ def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Repl
     """The replica for a turn that may go anywhere: its run's home if that has room, else the least loaded with room."""
     if not draft.is_open:
         return None
-    key, run_class = pool_key(turn), turn.request.run_class
+    key, run_class, caller = pool_key(turn), turn.request.run_class, turn.request.caller
     if run is not None and run.home is not None:
         home = draft.replicas.get(run.home)
-        if home is not None and serves(home, key) and has_room(home, run_class, resident=resident):
+        if home is not None and serves(home, key) and has_room(home, run_class, caller, resident=resident):
             return home
     pool = draft.pools.get(key)
     if pool is None:
         return None
     if not pool.is_indexed:
         members = [draft.replicas[name] for name in pool.members]
-        return min((member for member in members if has_room(member, run_class)), key=load_key, default=None)
+        return min((member for member in members if has_room(member, run_class, caller)), key=load_key, default=None)
     reindex(draft)
     pool = draft.pools[key]
     indexes = (pool.roomy, pool.tight) if run_class is RunClass.INTERACTIVE else (pool.roomy,)
-    heads = [index.first() for index in indexes if index]
-    return draft.replicas[min(heads)[2]] if heads else None
+    taking = (_first_that_takes(draft, index, run_class, caller) for index in indexes)
+    return min((replica for replica in taking if replica is not None), key=load_key, default=None)
+
+
+def _first_that_takes(draft: Draft, index: Ordered, run_class: RunClass, caller: Caller) -> Replica | None:
+    """All in an index have room; a caller that is held to a part of some is what is looked for."""
+    replicas = (draft.replicas[key[2]] for key in index)
+    return next((replica for replica in replicas if has_room(replica, run_class, caller)), None)
 
 
 def load_key(replica: Replica) -> Key:

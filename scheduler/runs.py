@@ -7,7 +7,9 @@ from msgspec.structs import replace
 from common.ids import Caller, RunId, TurnId
 from scheduler.economy import with_pause
 from scheduler.events import Request, RunClass
+from scheduler.fairness import count_at_work
 from scheduler.habits import CALLERS_MAX, PAUSE_S_MAX, USUAL, Habit, returned, stayed_away
+from scheduler.parts import with_change
 from scheduler.pools import put_replica
 from scheduler.state import TOOL_CALL_REMEMBERED_S, TOOL_CALL_SWEEP_S, Draft, Replica, Run
 from scheduler.timers import set_pause_timer, set_run_timer
@@ -52,6 +54,7 @@ def put_run(draft: Draft, run: Run) -> None:
         counts[_count_index(known)] -= 1
     counts[_count_index(run)] += 1
     _move_resident(draft, known, run)
+    count_at_work(draft, known, run)
 
 
 def resident_tokens(run: Run) -> int:
@@ -105,7 +108,8 @@ def _hold_tokens(draft: Draft, run: Run, change: int) -> None:
     if home is None:
         return
     if run.run_class is RunClass.BATCH:
-        home = replace(home, batch_tokens=home.batch_tokens + change)
+        takings = with_change(home.takings, run.caller, resident=change)
+        home = replace(home, batch_tokens=home.batch_tokens + change, takings=takings)
     else:
         home = replace(home, interactive_tokens=home.interactive_tokens + change)
     put_replica(draft, home)
@@ -119,6 +123,7 @@ def forget(draft: Draft, run: Run) -> None:
     assert not run.held
     expect_no_more(draft, run)
     _move_resident(draft, run, None)
+    count_at_work(draft, run, None)
     draft.runs = draft.runs.delete(run.run_id)
     draft.run_counts[_count_index(run)] -= 1
 

@@ -25,6 +25,7 @@ from scheduler.effects import Effect
 from scheduler.events import Phase, Request, RunClass
 from scheduler.habits import Habit
 from scheduler.ordered import EMPTY, Key, Ordered
+from scheduler.parts import NO_PARTS, NO_TAKINGS, Parts, Takings
 
 TURN_LIMIT_S = 600.0
 """A turn in flight that nobody reported or renewed for so long is dropped and frees its slot."""
@@ -46,9 +47,9 @@ ORPHAN_LIMIT_S = 15.0
 GRACE_S = 2.0
 """After the start nothing is placed for so long: dataplanes resync first."""
 
-STARVES_AFTER = 12
+STARVES_AFTER = 9
 """Interactive turns after which a replica without batch work owes a held batch turn a place, before all others: a
-trickle of some 8 % of turns, since strict priority would stop batch work for as long as interactive turns queue."""
+trickle of some 10 % of turns, since strict priority would stop batch work for as long as interactive turns queue."""
 
 COMPARED_MAX = 8
 """Members of a pool that are compared when one is chosen; with more they are kept in order."""
@@ -107,6 +108,10 @@ class Replica(Struct, frozen=True, gc=False):
     interactive_kept: float = 0.0
     """The most of `interactive_tokens` at the last probes: a client begins its next run at once, so what one run
     leaves is not given away."""
+    takings: Takings = NO_TAKINGS
+    """`batch_tokens` and `batch_flight_tokens`, by caller."""
+    parts: Parts = NO_PARTS
+    """What some callers are held to of the cache, as of the last probe."""
     economy: Economy = NO_ECONOMY
     keeps: bool = True
     """Whether batch runs keep their prefixes here: then runs are admitted, else turns."""
@@ -143,6 +148,11 @@ class Run(Struct, frozen=True, gc=False):
     """What its turns at replicas with a budget told of its conversation."""
     born: int = 0
     """Tells it from an earlier run of the same id."""
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it has a turn or is expected back."""
+        return bool(self.in_flight or self.held or self.expected_as is not None)
 
     @property
     def phase(self) -> Phase:
@@ -233,6 +243,8 @@ class Share(Struct, frozen=True, gc=False):
 
     running: int = 0
     """Its turns in flight."""
+    batch_runs: int = 0
+    """Its batch runs with a turn in flight or held, or expected back."""
     waits_in: tuple[tuple[PoolKey, RunClass], ...] = ()
     """The lanes of pools in which turns of it are held."""
 

@@ -11,7 +11,7 @@ from scheduler.admission import obstacle
 from scheduler.budgets.windows import Window, aged
 from scheduler.events import Phase, RunClass
 from scheduler.pools import load_key
-from scheduler.state import Lanes, State
+from scheduler.state import Lanes, Replica, State
 
 
 class LimitSummary(Struct, frozen=True):
@@ -139,8 +139,9 @@ def _held(state: State, at: float) -> tuple[HeldSummary, ...]:
         for run_class in RunClass:
             if not lanes[run_class].queues:
                 continue
-            reason = _reason(state, members, run_class)
+            best_off = _best_off(state, members)
             for caller, queue in lanes[run_class].queues.items():
+                reason = _reason(state, best_off, run_class, caller)
                 count, oldest = turns.get((run_class, caller, reason), (0, at))
                 arrived_at = min(state.turns[key[-1]].arrived_at for key in queue)
                 turns[run_class, caller, reason] = (count + len(queue), min(oldest, arrived_at))
@@ -150,11 +151,16 @@ def _held(state: State, at: float) -> tuple[HeldSummary, ...]:
     )
 
 
-def _reason(state: State, members: tuple[ReplicaName, ...], run_class: RunClass) -> str:
-    """Why turns wait for `members`: what the least loaded of those that are best off says."""
+def _best_off(state: State, members: tuple[ReplicaName, ...]) -> Replica | None:
+    """The least loaded of the healthy `members`; of the others, where there is none."""
+    replicas = (state.replicas[name] for name in members)
+    return min(replicas, key=lambda replica: (not replica.healthy, load_key(replica)), default=None)
+
+
+def _reason(state: State, best_off: Replica | None, run_class: RunClass, caller: Caller) -> str:
+    """Why turns of a caller wait: what the replica says that is best off of those that they may go to."""
     if not state.is_open:
         return "the scheduler has just started and hears from dataplanes first"
-    replicas = sorted((state.replicas[name] for name in members), key=lambda r: (not r.healthy, load_key(r)))
-    if not replicas:
+    if best_off is None:
         return "no replica is known to serve the model"
-    return obstacle(replicas[0], run_class) or "another turn goes first"
+    return obstacle(best_off, run_class, caller) or "another turn goes first"

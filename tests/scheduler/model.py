@@ -116,7 +116,23 @@ class Model:
         batch = [t for t in self.turns.values() if t.replica == r.name and t.request.run_class is RunClass.BATCH]
         return r.since_batch >= state_module.STARVES_AFTER and not batch
 
-    def room(self, r: Replica, cls: RunClass, stays: bool = False) -> bool:
+    def taken(self, r: Replica, caller: Caller) -> tuple[int, int]:
+        runs = [x for x in self.runs.values() if x.caller == caller and x.cls is RunClass.BATCH and x.home == r.name]
+        flying = [t for t in self.turns.values() if t.replica == r.name and t.request.run_class is RunClass.BATCH]
+        resident = sum(x.tokens for x in runs if self.stays(x))
+        return resident, sum(t.tokens for t in flying if t.request.caller == caller)
+
+    def part(self, r: Replica) -> dict[Caller, int]:
+        callers = {x.caller for x in self.runs.values() if any(self.taken(r, x.caller))}
+        atwork = [x for x in self.runs.values() if x.cls is RunClass.BATCH and (self.stays(x) or self.of(x, False))]
+        count = {caller: sum(x.caller == caller for x in atwork) for caller in callers}
+        if len(callers) < 2 or r.kv is None:
+            return {}
+        equal = max(0.0, (0.8 if r.keeps else 0.92) * r.kv - r.kept) / len(callers)
+        least = min(count.values())
+        return {c: int(equal * 2 / 5 if least < 2 / 5 * n else equal) for c, n in count.items() if least < 2 / 3 * n}
+
+    def room(self, r: Replica, cls: RunClass, caller: Caller, stays: bool = False) -> bool:
         flying = [t for t in self.turns.values() if t.replica == r.name]
         cap = min((c for c in (r.limit, r.cap) if c is not None), default=None)
         batch = [t for t in flying if t.request.run_class is RunClass.BATCH]
@@ -136,6 +152,10 @@ class Model:
         if r.kv is None:
             return True
         kept = self.resident(r, RunClass.BATCH)
+        taken = self.taken(r, caller)[0 if r.keeps else 1]
+        parted = caller in r.parts and taken and taken + 2 / 3 * r.usual_tokens > r.parts[caller]
+        if parted and not (stays and r.keeps):
+            return False
         if r.keeps:
             return (
                 stays
@@ -208,10 +228,10 @@ class Model:
             return None
         cls, pinned = t.request.run_class, self.pinned(t)
         if pinned:
-            return pinned if self.room(pinned, cls, stays) else None
-        roomy = [r for r in self.replicas.values() if self.serves(r, t) and self.room(r, cls)]
+            return pinned if self.room(pinned, cls, t.request.caller, stays) else None
+        roomy = [r for r in self.replicas.values() if self.serves(r, t) and self.room(r, cls, t.request.caller)]
         home = self.replicas[t.run.home] if t.run and t.run.home else None
-        if home and self.serves(home, t) and self.room(home, cls, stays):
+        if home and self.serves(home, t) and self.room(home, cls, t.request.caller, stays):
             return home
         return min(roomy, key=self.load, default=None)
 
@@ -235,7 +255,7 @@ class Model:
     def next_for(self, r: Replica) -> Turn | None:
         def fits(t: Turn) -> bool:
             home = self.pinned(t)
-            return (home is r if home else self.serves(r, t)) and self.room(r, t.request.run_class)
+            return (home is r if home else self.serves(r, t)) and self.room(r, t.request.run_class, t.request.caller)
 
         def order(t: Turn) -> tuple[object, ...]:
             running = sum(o.replica is not None and o.request.caller == t.request.caller for o in self.turns.values())
@@ -326,6 +346,7 @@ class Model:
         r.kv = event.kv_tokens or r.kv
         r.kept = max(r.kept * 0.8, self.resident(r, RunClass.INTERACTIVE))
         r.keeps = keeping_pays(r.economy, r.kv or 0, r.kept, keeps=r.keeps)
+        r.parts = self.part(r)
         full = before is None or event.kv_usage is None or event.kv_usage >= 0.8
         waited, r.waiting = r.waiting, event.waiting
         if event.healthy and event.waiting is not None and not full:
@@ -345,7 +366,7 @@ class Model:
         for t in sorted(self.turns.values(), key=lambda t: (t.request.run_class, t.key)):
             home = self.replicas[t.run.home] if t.run and t.run.home else None
             free = not t.replica and not self.pinned(t)
-            if free and home and self.serves(home, t) and self.room(home, t.request.run_class):
+            if free and home and self.serves(home, t) and self.room(home, t.request.run_class, t.request.caller):
                 self.place(t, home)
 
     def tick(self) -> None:

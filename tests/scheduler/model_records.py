@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from common.ids import Caller, DataplaneId, ReplicaName, RunId
 from scheduler.economy import NO_ECONOMY, Economy
@@ -25,6 +25,7 @@ class Replica:
     kept: float = 0.0
     economy: Economy = NO_ECONOMY
     keeps: bool = True
+    parts: dict[Caller, int] = field(default_factory=dict)
 
     @property
     def ill(self) -> bool:

@@ -83,3 +83,43 @@ def test_a_queue_that_stays_before_a_cache_that_is_not_full_may_not_grow() -> No
     for usage, limit in ((0.3, None), (0.3, 5), (0.95, 2)):
         story.tell(ReplicaProbed(story.at, A, True, 2, 3, usage, None, KV_TOKENS))
         assert known(story).limit == limit
+
+
+def probe(story: Story) -> None:
+    story.tell(ReplicaProbed(story.at, A, True, 0, 0, 0.1, None, KV_TOKENS))
+
+
+def test_a_caller_with_many_runs_leaves_room_where_one_with_few_is() -> None:
+    story = cached()
+    for number in range(30):
+        story.arrive(f"many{number}", f"many{number}", BATCH, "many")
+    story.arrive("few", "few", BATCH, "few")
+    ended = 0
+    while waits(story, "few"):
+        story.end(f"many{ended}")
+        ended += 1
+    probe(story)
+    flying = [number for number in range(ended, 30) if not waits(story, f"many{number}")]
+    for number in flying:
+        story.end(f"many{number}")
+    resident = {caller: taken.resident for caller, taken in known(story).takings.items()}
+    assert 0 < resident[Caller("many")] <= known(story).parts[Caller("many")] < KV_TOKENS / 4
+    assert Caller("few") not in known(story).parts
+    assert {held.reason for held in summarize(story.state, story.at).held} == {Obstacle.PART_TAKEN}
+    story.arrive("few2", "few2", BATCH, "few")
+    assert not waits(story, "few2"), "the room that is left is for a caller like this"
+    story.end("few")
+    story.end("few2")
+    probe(story)
+    assert not known(story).parts, "then it is alone, and takes all there is"
+    assert known(story).takings[Caller("many")].resident > KV_TOKENS / 2
+
+
+def test_callers_with_as_much_to_do_are_held_to_nothing() -> None:
+    story = cached()
+    for number in range(8):
+        story.arrive(f"x{number}", f"x{number}", BATCH, "x")
+        story.arrive(f"y{number}", f"y{number}", BATCH, "y")
+    probe(story)
+    assert len(known(story).takings) == 2
+    assert not known(story).parts
