@@ -14,13 +14,16 @@ from cli import options, state, web
 def forecast(
     run: Annotated[str, typer.Argument(help="The run's id.")],
     steps: Annotated[int, typer.Option(min=1, max=10_000, help="Steps to look ahead.")] = 10,
+    caller: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose run it is, as its turns say in x-luftpause-caller.")
+    ] = "",
     state_folder: options.State = options.DEFAULT_STATE,
     print_json: options.Json = False,
 ) -> None:
     """Show the tokens, money and waits that a run's next steps will take, each with its spread.
 
-    Of runs whose turns went to replicas with rate limits or prices; for those of the anonymous caller, or of the one
-    that the token is bound to.
+    Of runs whose turns went to replicas with rate limits or prices. Without --caller the run is the anonymous caller's,
+    or that of the caller whom the token is bound to.
     """
     try:
         instance = state.read(state_folder)
@@ -29,7 +32,7 @@ def forecast(
     if instance is None:
         options.fail(f"nothing is up (state {state_folder})")
     query = urllib.parse.urlencode({"run": run, "steps": steps})
-    answer = web.get(f"{instance.dataplane_url}/v1/forecast?{query}", options.token())
+    answer = web.get(f"{instance.dataplane_url}/v1/forecast?{query}", options.token(), caller=caller)
     if not answer.is_ok:
         options.fail(_fault(answer))
     if print_json:

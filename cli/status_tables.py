@@ -61,11 +61,12 @@ def _limits(replicas: list[dict[str, Any]]) -> Table:
         for limit in replica.get("limits", ()):
             numbers = (f"{limit[name]:,.6g}" for name in ("left", "limit", "in_flight"))
             how = "at once in" if limit["fixed"] else "in"
+            again = f"{how} {limit['full_in_s']:.1f} s" if limit["full_in_s"] else "is full"
             table.add_row(
                 replica["name"],
                 f"{limit['dimension']} a {limit['period_s']:g} s",
                 *numbers,
-                f"{how} {limit['full_in_s']:.1f} s",
+                again,
             )
         if replica.get("rests_s"):
             table.add_row(replica["name"], "all", "0", "", "", f"rests for {replica['rests_s']:.1f} s")

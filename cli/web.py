@@ -27,9 +27,12 @@ class Answer:
         return self.status is not None and 200 <= self.status < 300
 
 
-def get(url: str, token: str | None = None) -> Answer:
-    """GETs `url`, showing `token` if there is one. Never raises for what the other side does."""
+def get(url: str, token: str | None = None, *, caller: str = "") -> Answer:
+    """GETs `url`, showing `token` if there is one, for `caller` if one is named. Never raises for what the other side
+    does."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    if caller:
+        headers["x-luftpause-caller"] = caller
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - callers pass http and https URLs
     try:
         with _OPENER.open(request, timeout=TIMEOUT_S) as response:

@@ -347,10 +347,12 @@ def _counted(counted: float, window: Window, seen: Seen, mark: Mark, need: Need)
     is a 429; what a full one lacks was taken, whatever came in meanwhile."""
     if window.dimension is Dimension.INPUT or not need.max_tokens or seen.remaining is None:
         return counted
+    if need.max_tokens < need.on_arrival:
+        return counted  # how the prompt was counted matters more
     limit = window.limit if seen.limit is None else seen.limit
     if not mark.is_alone or window.trust < 1.0 or limit > window.limit or mark.level + mark.charge < limit - ROUNDED:
         return counted
-    prompt = need.on_arrival if window.dimension is Dimension.TOKENS else 0.0
+    prompt = need.prompt_least if window.dimension is Dimension.TOKENS else 0.0
     share = max(0.0, min(1.0, (limit - seen.remaining - prompt) / need.max_tokens))
     # A share of more than half may as well be all: a provider counts prompts a little otherwise.
     return counted + COUNTED_DOWN * (share - counted) if share < min(counted, COUNTED_SURELY_LESS) else counted

@@ -186,6 +186,13 @@ def test_whether_max_tokens_are_counted_is_read_off_a_full_window(remaining: flo
     assert budget.counted == pytest.approx(counted)
 
 
+def test_whether_max_tokens_are_counted_is_not_read_off_a_long_prompt() -> None:
+    """A prompt of 800 tokens by our estimate, which the provider takes for 750, hides whether 64 more are counted."""
+    budget, turn = taken(ledger.start((TOKENS,), 0.0), need(800, 50, 64))
+    budget = ledger.told(budget, turn, told(remaining=6000 - 750 - 64, reset_s=8), 0.5)
+    assert budget.counted == 1.0
+
+
 def test_whether_max_tokens_are_counted_is_not_read_off_an_account_that_may_be_low() -> None:
     budget = ledger.emptied(ledger.start((TOKENS,), 0.0), 50.0, 0.0)
     budget, turn = taken(budget, need(100, 50, 1000))
