@@ -32,8 +32,10 @@ log = logging.getLogger(__name__)
 
 RECONNECT_S = 1.0
 RENEW_S = 60.0
+BUSY_FROM = 8
+"""Turns here, held or in flight, from which on an admission does not go at once."""
 SOON_S = 0.002
-"""While turns wait here, a further admission waits this long for company, and so does a report that frees a slot."""
+"""It waits this long for company, and so does a report that frees a slot while turns are held here."""
 LATER_S = 0.005
 """Where none does, a report that frees a slot, or tells of rate limits: those of another dataplane may wait for it."""
 LAZY_S = 0.5
@@ -101,14 +103,14 @@ class SchedulerClient:
         return len(self._runs)
 
     def admit(self, ticket: Ticket) -> None:
-        """Asks for the turn's admission; its owner is told. Behind others that wait, it waits for company."""
+        """Asks for the turn's admission; its owner is told."""
+        self._held.add(ticket)
         if self.connected:
             self._outbox.admit(ticket.message)
-            if self._held:
-                self._send_within(SOON_S)
-            else:
+            if len(self._held) + len(self._in_flight) < BUSY_FROM:
                 self._send.set()
-        self._held.add(ticket)
+            else:
+                self._send_within(SOON_S)
 
     def abandon(self, ticket: Ticket) -> None:
         """The client left while the turn was held; its owner is told nothing more."""
