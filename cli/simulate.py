@@ -9,6 +9,7 @@ import typer
 
 from cli import options
 from cli.comparisons import USUAL, JsonFile, Repeats, SvgFile, Tools, Traces, between
+from loadgen.compare import fairness as fair
 from loadgen.compare import flood as floods
 from loadgen.compare.arms import ArmError
 from loadgen.compare.contest import Timing
@@ -44,6 +45,9 @@ def simulate(
     tool_s: Annotated[str, typer.Option(metavar="MIN-MAX", help="How long tools work, seconds.")] = "0.5-2",
     tools: Tools = USUAL.tools,
     end: Annotated[bool, typer.Option(help="Agents tell luftpause the end of a run.")] = True,
+    fairness: Annotated[
+        bool, typer.Option(help="The loads and bars of `bench fairness`, through luftpause, instead of a flood.")
+    ] = False,
     traces: Traces = None,
     scale: Annotated[float, typer.Option(min=0.001, help="What their sizes and times are divided by.")] = 50.0,
     seed: Annotated[int | None, typer.Option(help="Seed of sizes and times. Unset: a new one, printed.")] = None,
@@ -57,7 +61,7 @@ def simulate(
     """
     from fakes.engine import profile_file  # noqa: PLC0415 - each start of the command line would pay for it
     from simulator.arms import named  # noqa: PLC0415
-    from simulator.command import Simulation, main  # noqa: PLC0415
+    from simulator.command import Scene, Simulation, main  # noqa: PLC0415
     from simulator.world import World  # noqa: PLC0415
 
     names = tuple(name.strip() for name in arm_names.split(",") if name.strip())
@@ -75,12 +79,17 @@ def simulate(
         workload = floods.recorded(traces, scale, engine.max_model_len, workload)
     except (ValueError, ArmError) as error:
         options.misused(str(error))
-    groups = (
+    both = (
         *floods.groups("interactive", interactive, callers, workload),
         *floods.groups("batch", batch, callers, workload),
     )
     chosen = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     timing = Timing(warm_up_s, 60 * minutes, repeats)
-    asked = Simulation(World(engine, replicas, groups, ends_runs=end), names, timing, chosen, checks)
+    world = World(engine, replicas, both, ends_runs=end)
+    if fairness:
+        scenes = tuple(Scene(entry.name, "luftpause", entry.groups) for entry in fair.entries(workload))
+        asked = Simulation(world, scenes, timing, chosen, checks, fair.bars)
+    else:
+        asked = Simulation(world, tuple(Scene(name, name, both) for name in names), timing, chosen, checks)
     told = {"profile": profile, "replicas": replicas, "batch": batch, "interactive": interactive, "minutes": minutes}
     raise typer.Exit(main(asked, told, Files(json_to, svg_to)))
