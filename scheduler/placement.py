@@ -239,7 +239,7 @@ def _take_next(draft: Draft, replica: Replica) -> bool:
 def _takes(replica: Replica, held: tuple[int, int]) -> fairness.Classes:
     """The classes of which `replica` takes one of the `held` turns now, in order."""
     if owes_batch(replica):
-        return fairness.BATCH_FIRST if has_room(replica, RunClass.BATCH) else ()
+        return fairness.BATCH_FIRST if has_room(replica, RunClass.INTERACTIVE) else ()
     if held[RunClass.BATCH] and has_room(replica, RunClass.BATCH):
         return fairness.INTERACTIVE_FIRST  # for which there is more room always
     return fairness.INTERACTIVE_ALONE if held[RunClass.INTERACTIVE] and has_room(replica, RunClass.INTERACTIVE) else ()

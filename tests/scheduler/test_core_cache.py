@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from common.ids import Caller, ReplicaName, RunId, TurnId
+from common.ids import Caller, Model, ReplicaName, RunId, TurnId
 from scheduler.admission import Obstacle
-from scheduler.events import ReplicaProbed, RunEnded, TurnEnded
+from scheduler.events import ReplicaProbed, RunClass, RunEnded, TurnEnded
+from scheduler.placement import _takes
 from scheduler.state import STARVES_AFTER, Replica
 from scheduler.summary import summarize
 from tests.scheduler.story import BATCH, Story, replica
@@ -67,6 +68,13 @@ def test_under_interactive_load_batch_gets_a_place_from_time_to_time() -> None:
     assert ended == STARVES_AFTER
     story.end("b")
     assert not waits(story, f"i{STARVES_AFTER}"), "then it is the others' turn again"
+
+
+def test_a_place_owed_to_batch_work_that_has_no_tokens_left_is_no_obstacle_to_interactive_turns() -> None:
+    owing = Replica(
+        A, False, None, False, (Model("m"),), healthy=True, since_batch=STARVES_AFTER, dry_for=RunClass.BATCH
+    )
+    assert RunClass.INTERACTIVE in _takes(owing, (1, 0))
 
 
 def test_a_run_that_ends_leaves_nothing_behind() -> None:
