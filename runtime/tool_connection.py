@@ -128,7 +128,10 @@ class Connection:
         else:
             assert server.command is not None
             executable, *arguments = server.command
-            child = StdioServerParameters(command=executable, args=arguments, env=server.environment())
+            # A server may print before it speaks, in whatever encoding; else the client would wait for it in vain.
+            child = StdioServerParameters(
+                command=executable, args=arguments, env=server.environment(), encoding_error_handler="replace"
+            )
             async with self._handshaken(stdio_client(child)) as client:
                 yield client
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import pathlib
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -90,6 +91,20 @@ async def test_a_tool_that_fails_is_an_error_the_model_reads() -> None:
     async with fake_tools() as origin, opened(Server("web", url=origin + "/mcp")) as toolbox:
         outcome = await call(toolbox, "delete_note", name="none")
         assert outcome == Done("Error executing tool delete_note: there is no note 'none'", is_error=True)
+
+
+PRINTS_FIRST = r"""
+import os, sys
+os.write(1, b'npm warn old\n\xff\xfe\n{}\n\n')
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+async def test_what_a_tool_server_prints_before_it_speaks_harms_nothing(stdio: Server) -> None:
+    assert stdio.command is not None
+    executable, *arguments = stdio.command
+    async with opened(replace(stdio, command=(executable, "-c", PRINTS_FIRST, *arguments))) as toolbox:
+        await wait_until(lambda: toolbox.find("lookup"), 30)
 
 
 async def test_a_tool_server_in_a_child_process_serves_parallel_calls(stdio: Server, tmp_path: pathlib.Path) -> None:
