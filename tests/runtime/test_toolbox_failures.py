@@ -286,10 +286,12 @@ async def test_a_server_that_dies_in_a_call_is_unknown_and_started_again(
             Server("web", url=origin + "/mcp", tools=("lookup",)),
         )
         async with opened(*servers) as toolbox:
+            await wait_until(lambda: toolbox.find("lookup") and toolbox.find("add_note"), 30)
             other = asyncio.create_task(call(toolbox, "lookup", query="x"))
             outcome = await call(toolbox, "add_note", key="once", text="t")
-            assert isinstance(outcome, Unknown)
-            assert isinstance(await other, Done)
+            assert isinstance(outcome, Unknown), outcome
+            told = await other
+            assert isinstance(told, Done), told
             await wait_until(lambda: toolbox.status()[0].up, 20)
             assert isinstance(await call(toolbox, "set_note", key="other", name="n", text="t"), Done)
     keys = [json.loads(line)["key"] for line in ledger.read_text().splitlines()]
