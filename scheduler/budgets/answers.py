@@ -117,7 +117,7 @@ def _sized(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
     if seen.limit and window.told_remaining < 0 and not window.told:
         window = replace(window, level=min(window.level, window.level + (seen.limit - window.limit) * window.trust))
     if seen.reset_s is None:
-        return window if limit == window.limit else replace(window, limit=limit)
+        return window if limit == window.limit else replace(window, limit=limit, learned=False)
     resets_at = at + seen.reset_s
     period_s, is_bucket = _as_bucket(limit, seen, window)
     stays = window.resets_at is not None and window.told_remaining >= 0
@@ -135,7 +135,8 @@ def _sized(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
     )
     if evidence >= 0 and seen.reset_s > period_s:
         period_s = min((p for p in PERIODS_S.values() if p >= seen.reset_s), default=period_s)
-    told = replace(window, limit=limit, period_s=period_s, resets_at=resets_at, evidence=evidence)
+    learned = window.learned and not seen.limit
+    told = replace(window, limit=limit, period_s=period_s, resets_at=resets_at, evidence=evidence, learned=learned)
     charged_then = window.charged if mark is None else mark.charged
     return replace(told, implied_s=_implied_s(limit, seen), charged_then=charged_then)
 

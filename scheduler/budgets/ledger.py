@@ -22,8 +22,10 @@ from operator import is_
 from msgspec import Struct
 from msgspec.structs import replace
 
+from scheduler.budgets import learned
 from scheduler.budgets.answers import ROUNDED, first_seen, see, taken_on_arrival
 from scheduler.budgets.headers import Dimension, LimitsTold, Seen
+from scheduler.budgets.learned import Usage, sent
 from scheduler.budgets.prediction import Need
 from scheduler.budgets.windows import Mark, Window, aged, charge, credit, fits_at, full, refused
 
@@ -98,6 +100,8 @@ class Budget(Struct, frozen=True, gc=False):
     """The turn that decides whether others may follow is in flight."""
     counted: float = 1.0
     """Share of `max_tokens` that the provider counts on arrival."""
+    usage: Usage | None = None
+    """What was sent, where the configuration wants limits learned and nothing told of them yet."""
     passes: bool = False
     """It is there for a 429 alone, since the configuration names none."""
 
@@ -120,7 +124,7 @@ class Reservation(Struct, frozen=True, gc=False):
 def start(limits: tuple[Limit, ...], at: float) -> Budget:
     """The budget of a replica whose configuration names `limits`; without any they are learned from its answers."""
     windows = tuple(full(limit.dimension, limit.label, limit.amount, limit.period_s, at) for limit in limits)
-    return Budget(windows, waits_for_word=not windows)
+    return Budget(windows, waits_for_word=not windows, usage=None if windows else Usage())
 
 
 def opens_at(budget: Budget, need: Need, usd: float, at: float) -> float:
@@ -165,7 +169,9 @@ def reserve(budget: Budget, need: Need, usd: float, at: float) -> tuple[Budget, 
         windows.append(charged)
         marks.append(mark)
     is_probe = budget.opened > 0 or budget.refusals > 0
-    taken = replace(budget, windows=tuple(windows), in_flight=budget.in_flight + 1, probing=budget.probing or is_probe)
+    probing = budget.probing or is_probe
+    usage = None if budget.usage is None else sent(budget.usage, 1.0, _expected(budget, Dimension.TOKENS, need), at)
+    taken = replace(budget, windows=tuple(windows), in_flight=budget.in_flight + 1, probing=probing, usage=usage)
     return taken, Reservation(need, tuple(marks), usd, is_probe)
 
 
@@ -183,6 +189,9 @@ def settle(
         for window, mark in zip(budget.windows, reservation.marks, strict=False)
     )
     windows += budget.windows[len(windows) :]
+    usage = budget.usage
+    if usage is not None and not was_taken:
+        usage = sent(usage, -1.0, -_expected(budget, Dimension.TOKENS, reservation.need), at)
     return replace(
         budget,
         windows=windows,
@@ -190,6 +199,7 @@ def settle(
         probing=budget.probing and not reservation.is_probe,
         # An answer that told nothing is a word too: there is nothing to wait for.
         waits_for_word=budget.waits_for_word and not was_taken,
+        usage=usage,
     )
 
 
@@ -217,7 +227,8 @@ def told(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at
     is_same = len(changed) == len(budget.windows) and all(map(is_, changed, budget.windows))
     if is_same and counted == budget.counted and not budget.waits_for_word:
         return budget
-    return replace(budget, windows=changed, counted=counted, waits_for_word=False)
+    usage = None if changed else budget.usage
+    return replace(budget, windows=changed, counted=counted, waits_for_word=False, usage=usage)
 
 
 def well(budget: Budget, reservation: Reservation) -> Budget:
@@ -236,6 +247,8 @@ def refused_429(budget: Budget, reservation: Reservation | None, limits: LimitsT
     if wait_s is not None and not budget.windows:
         wait_s = min(wait_s, COOLDOWN_S_MAX)  # nothing but its word says that it is as long as that
     cooldown_s = min(COOLDOWN_S * 2 ** min(budget.refusals, 6), COOLDOWN_S_MAX) if wait_s is None else wait_s
+    if budget.usage is not None and not budget.windows:
+        budget = replace(budget, windows=learned.windows(budget.usage, at))
     windows = list(budget.windows)
     guilty = _guilty(budget, reservation, limits, at)
     if guilty is not None:

@@ -41,6 +41,10 @@ FLYING_MIN = 1e-6
 """Less is the error of a sum."""
 AGAIN_S = 1.0  # refusals within this time are one: the turns were in flight together
 SURPRISED = 0.01  # caution above it: there was a refusal in the last minutes
+LEARNED_SHRINKS = 0.8
+LEARNED_GROWS_A_S = 0.02 / 60
+LEARNED_GROWS_BELOW = 0.25
+"""It grows while no more than this share of it is left."""
 CAUTION_AFTER_429 = 0.25
 CAUTION_MAX = 1.0
 CAUTION_HALF_LIFE_S = 120.0
@@ -95,6 +99,8 @@ class Window(Struct, frozen=True, gc=False):
     """Charged and not credited since the mark, when the window was known to hold `mark_level`."""
     mark_level: float = 0.0
     marked_at: float = 0.0
+    learned: bool = False
+    """Nobody told its limit: it follows from 429s alone, see `learned`."""
 
     @property
     def is_fixed(self) -> bool:
@@ -211,8 +217,12 @@ def charge(window: Window, amount: float, unsure: float, at: float) -> tuple[Win
     if resets_at is None and window.evidence > 0:
         resets_at = at + window.period_s
     level -= amount
+    limit = window.limit
+    if window.learned and level < LEARNED_GROWS_BELOW * limit:
+        limit *= 1 + LEARNED_GROWS_A_S * min(at - window.at, window.period_s)
     charged = replace(
         window,
+        limit=limit,
         level=level,
         at=max(at, window.at),
         resets_at=resets_at,
@@ -257,6 +267,12 @@ def credit(window: Window, mark: Mark, actual: float, at: float, *, was_taken: b
 
 def refused(window: Window, wait_s: float | None, amount: float, at: float) -> Window:
     """After a 429 that this window is to blame for: `amount` did not fit, and does after `wait_s` (None: not told)."""
+    if window.learned:
+        if at - window.cautious_at <= AGAIN_S:
+            return window
+        level = min(window.level, 0.0)
+        shifted = window.shifted + level - window.level
+        return replace(window, limit=LEARNED_SHRINKS * window.limit, level=level, shifted=shifted, cautious_at=at)
     past_caution = caution_at(window, at)
     shrunk = window
     if at - window.cautious_at > AGAIN_S or not window.caution:

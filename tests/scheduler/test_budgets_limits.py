@@ -274,6 +274,28 @@ def test_a_window_that_nobody_told_of_is_learned_from_429s() -> None:
     assert ledger.opens_at(budget, need(1), 0.0, 1.0) == 1.0 + 2 * ledger.COOLDOWN_S
 
 
+def test_of_a_replica_without_limits_no_window_is_learned() -> None:
+    budget = Budget()
+    for _ in range(5):
+        budget, turn = taken(budget, need(100))
+    budget = ledger.refused_429(ledger.settle(budget, turn, Spent(0, 0), 0.0, was_taken=False), turn, LimitsTold(), 0.0)
+    assert not budget.windows
+
+
+def test_a_learned_window_gives_way_to_what_headers_tell() -> None:
+    budget = ledger.start((), 0.0)
+    for _ in range(5):
+        budget, turn = taken(budget, need(100))
+    budget = ledger.refused_429(ledger.settle(budget, turn, Spent(0, 0), 0.0, was_taken=False), turn, LimitsTold(), 0.0)
+    assert {window.dimension: window.limit < 500 for window in budget.windows} == {
+        Dimension.TOKENS: True,
+        Dimension.REQUESTS: True,
+    }
+    budget = ledger.told(budget, None, told(remaining=5000, reset_s=10), 1.0)
+    tokens = next(window for window in budget.windows if window.dimension is Dimension.TOKENS)
+    assert (tokens.limit, tokens.learned) == (6000, False)
+
+
 def test_the_breaker_lets_exactly_one_probe_through_when_half_open() -> None:
     budget = Budget()
     for at in range(ledger.BREAKER_FAILURES):
