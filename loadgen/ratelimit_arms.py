@@ -187,13 +187,17 @@ def litellm(counts: Counts) -> Step | None:
         if not made:
             target = {"model": f"openai/{MODEL}", "api_base": work.base, "api_key": "unused"}
             limits = {"tpm": counts.window_tokens, "rpm": counts.window_requests}
-            made.append(Router([{"model_name": MODEL, "litellm_params": {**target, **limits}}], num_retries=RETRIES))
+            deployment = {"model_name": MODEL, "litellm_params": {**target, **limits}}
+            # The strategy that looks at tpm and rpm; the usual one does not.
+            made.append(Router([deployment], num_retries=RETRIES, routing_strategy="usage-based-routing-v2"))
+        refusals = 0
         while True:
             try:
                 await made[0].acompletion(**work.body(number), user=f"agent-{agent}")
             except RateLimitError:
                 work.steps_redone += 1
-                await asyncio.sleep(BACKOFF_S / counts.speed)
+                refusals += 1
+                await asyncio.sleep(BACKOFF_S * 2 ** min(refusals, 5) / counts.speed)
             else:
                 return
 

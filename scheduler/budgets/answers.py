@@ -128,7 +128,8 @@ def _sized(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
     if is_bucket is not None:
         if stays and tells_apart and not is_bucket:
             vote = 1.0
-        elif is_bucket and not (stays and tells_apart):
+        elif is_bucket and not (stays and (tells_apart or window.evidence > 0)):
+            # A fixed window that is used up soon after its reset looks like a bucket, but for a reset that stays.
             vote = -1.0
     evidence = (
         max(-EVIDENCE_MAX, min(EVIDENCE_MAX, window.evidence * EVIDENCE_KEPT + vote)) if vote else window.evidence

@@ -134,12 +134,10 @@ def opens_at(budget: Budget, need: Need, usd: float, at: float) -> float:
         opens = max(opens, at + LATER_S)
     if budget.waits_for_word and budget.in_flight:
         opens = max(opens, at + LATER_S)
-    prompt_least = need.prompt_least
     for window in budget.windows:
-        if prompt_least >= window.limit and window.dimension in PROMPT_COUNTED:
+        if need.prompt_least >= window.limit and window.dimension in PROMPT_COUNTED:
             return math.inf
-        fits = fits_at(window, _amount(budget, window, need, usd), at)
-        opens = max(opens, fits)
+        opens = max(opens, fits_at(window, _amount(budget, window, need, usd), at))
     return opens
 
 

@@ -80,9 +80,10 @@ def test_a_provider_that_tells_nothing_but_its_429s_is_learned_from_them(seed: i
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_fixed_windows_are_learned_from_answers_without_a_429(seed: int) -> None:
+@pytest.mark.parametrize("pool", [(), LEARNED])
+def test_fixed_windows_are_recognised_by_answers_without_a_429(seed: int, pool: tuple[Replica, ...]) -> None:
     fixed = Provider(Bucket(6000, fixed=True), Bucket(30, fixed=True))
-    world = World({"a": fixed}, agents(), seed, pool=LEARNED)
+    world = World({"a": fixed}, agents(), seed, pool=pool)
     world.run()
     assert refusals(world) == 0
     assert world.wall_s <= 1.2 * fluid_s(world)
