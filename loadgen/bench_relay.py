@@ -28,7 +28,7 @@ from loadgen.relay_rig import ORDER_WITHIN_S, Arm, Cores, Rig, running
 _ROUNDS = 4
 """Of turns, and of chunks, in a repeat."""
 _GONE_WITHIN_S = 10.0
-_BUSY_LOAD = 0.5
+BUSY_LOAD = 0.5
 """Others that run make chunks late, and late ones are relayed several at a time."""
 _SBIN = "/usr/sbin:/usr/local/sbin"
 """Where nginx is, though it is not on everybody's path."""
@@ -191,7 +191,7 @@ def _print(report: dict[str, Any]) -> None:
         console.print("no nginx here: beside what engine and client spend without a proxy; its bar is not judged")
     if report["cores"] == 1:
         console.print("there is one core here: all processes share it, and figures are rougher")
-    if report["load"] > _BUSY_LOAD:
+    if report["load"] > BUSY_LOAD:
         console.print(f"the machine was busy (load {report['load']:g}): figures are rougher, and chunks look cheaper")
     for bar in report["bars"]:
         console.print(verdict(bar))

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadgen.bench_command import holds, perform, verdict
+from loadgen.bench_relay import BUSY_LOAD
 from loadgen.chaos_rig import get, is_linux
 from loadgen.relay_rig import ORDER_WITHIN_S, Cores, Rig, running
 
@@ -179,8 +180,10 @@ def main(json_output: bool, counts: Counts | None = None) -> int:
 def _print(report: dict[str, Any]) -> None:
     console = Console(highlight=False)
     counts = report["counts"]
-    title = f"from the engine's write to the client, ms; {counts['chunks_s']:,} chunks a second ({report['machine']})"
-    table = Table(title=title)
+    console.print(
+        f"from the engine's write to the client, ms; {counts['chunks_s']:,} chunks a second, {report['machine']}"
+    )
+    table = Table()
     for column in ("streams", "chunks", "median", "99 %", "most"):
         table.add_column(column, justify="right", no_wrap=True)
     rows = (("few_before", counts["few"]), ("many", counts["streams"]), ("few_after", counts["few"]))
@@ -192,5 +195,7 @@ def _print(report: dict[str, Any]) -> None:
     console.print(f"{counts['stuck']} of {counts['streams']:,} were never read, {report['stuck']['were_cut']} were cut")
     for bar in report["bars"]:
         console.print(verdict(bar))
+    if report["load"] > BUSY_LOAD:
+        console.print(f"the machine was busy (load {report['load']:g}): others' time is in all delays, and not evenly")
     if report["first_error"]:
         console.print(f"the first error: {report['first_error']}", markup=False)
