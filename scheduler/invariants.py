@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from scheduler.admission import has_room
@@ -70,6 +71,10 @@ def _check_replicas(state: State, flying: list[Turn]) -> None:
         assert (replica.dry_for is not None) == (replica.name in state.dry)
         if replica.budget is not None:
             assert replica.budget.in_flight == reserving[replica.name], "a reservation that no turn holds"
+            taken = [turn.reservation.marks for turn in flying if turn.reservation and turn.replica == replica.name]
+            for number, window in enumerate(replica.budget.windows):
+                flies = sum(marks[number].charge for marks in taken if number < len(marks))
+                assert math.isclose(window.flying, flies, rel_tol=1e-6, abs_tol=1e-3), "a charge that no turn holds"
             assert not replica.budget.is_past
             assert state.histories is not None
         assert replica.batch_flight_tokens == flying_tokens[replica.name]
