@@ -43,25 +43,26 @@ def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Repl
     ranked: list[tuple[Key, Replica]] = []
     dry = []
     run_class, replicas = turn.request.run_class, draft.replicas
-    for name in members_for(draft, turn):
+    members, falls_back = members_for(draft, turn), bool(turn.request.fallbacks)
+    if home in members and not falls_back:
+        members = (home, *(name for name in members if name != home))
+    for name in members:
         replica = replicas[name]
         if not has_room(replica, run_class, turn.request.caller, resident=resident and name == home):
             continue
-        left = 1.0
-        if replica.budget is not None:
-            usd = usd_of(replica, turn.request, need)
-            opens = _opens(replica, need, usd, draft.now)
-            if opens > draft.now:
-                dry.append((replica, opens))
-                continue
-            left = ledger.headroom(replica.budget, need, usd, draft.now)
-        order = len(ranked) if turn.request.fallbacks else 0
-        is_limited = replica.budget is not None and bool(replica.budget.windows)
-        rank = (order, name != home, is_limited, -left, *load_key(replica))
-        ranked.append((rank, replica))
+        budget, usd = replica.budget, usd_of(replica, turn.request, need)
+        opens = _opens(replica, need, usd, draft.now) if budget is not None else draft.now
+        if opens > draft.now:
+            dry.append((replica, opens))
+            continue
+        if falls_back or name == home:
+            return replica
+        left = ledger.headroom(budget, need, usd, draft.now) if budget is not None else 1.0
+        is_limited = budget is not None and bool(budget.windows)
+        ranked.append(((is_limited, -left, *load_key(replica)), replica))
     if ranked:
         return min(ranked)[1]
-    if not turn.request.fallbacks:
+    if not falls_back:
         for replica, opens in dry:
             _dry(draft, replica, turn, opens)
     return None

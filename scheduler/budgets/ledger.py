@@ -242,7 +242,7 @@ def refused_429(budget: Budget, reservation: Reservation | None, limits: LimitsT
     """After a 429: nothing fits until the time it names, and the window to blame is emptied."""
     refusals = budget.refusals + 1
     wait_s = limits.retry_after_s
-    if wait_s is not None and not budget.windows:
+    if wait_s is not None and (budget.usage is not None or not budget.windows):
         wait_s = min(wait_s, COOLDOWN_S_MAX)  # nothing but its word says that it is as long as that
     cooldown_s = min(COOLDOWN_S * 2 ** min(budget.refusals, 6), COOLDOWN_S_MAX) if wait_s is None else wait_s
     if budget.usage is not None and not budget.windows:
