@@ -3,8 +3,8 @@
 Who is next is not enough to be fair: a caller with two runs is always next, and yet each of its turns shares every step
 with all that a caller with forty has in flight. So where callers of unequal weight meet, the heavy one is held to a
 part of the cache, and less than an equal one beside a much lighter caller: what that one leaves stays empty, since it
-is what makes its turns quick. A caller's weight is what its batch runs hold in the whole pool, so that on a replica
-where it is held to its part it still counts as heavy. Parts are set anew at each probe. Used by `admission`.
+is what makes its turns quick. A caller weighs as much as it has batch runs at work anywhere, so that where it
+is held to its part it still counts as heavy. Parts are set anew at each probe. Used by `admission`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ LIGHTER = 2 / 3
 MUCH_LIGHTER = 2 / 5
 BESIDE_MUCH_LIGHTER = 2 / 5
 """Of an equal part, for a caller beside one that is much lighter."""
-
 FITS_FROM = 2 / 3
 """A run fits into what is left of a part if so much of it does: parts are a few runs large."""
 
