@@ -1,11 +1,12 @@
 """`./luftpause bench core`: what one decision of the scheduler costs, and whether that grows with runs and held turns.
 
-Two states are prepared, small (1,000 runs, 100 held turns) and large (100,000 runs, 10,000 held turns), each with every
-place taken. Then whole turns go through them, interleaved piece by piece so that both see the same machine: a turn of a
-random run arrives (and is held, since there is no room), another starts, shows its first token, and ends (so that a
-held one is placed). A third state is as the small one, but its replicas have rate limits, which nothing comes near:
-what keeping them costs is the difference. Time is this thread's CPU time, so that other work on the machine does not
-count. Garbage is collected as in the service.
+Two states are prepared, small (1,000 runs, 100 held turns) and large (100,000 runs, 10,000 held turns), alike in all
+else: every place is taken, and as many runs are paused on a tool. Then whole turns go through them, interleaved piece
+by piece so that both see the same machine: a turn arrives (three times out of four of a paused run, else of a new one
+in place of the one that has been idle for longest) and is held where there is no room, another starts, shows its first
+token, and ends, so that a held one is placed. A third state is as the small one, but its replicas have rate limits,
+which nothing comes near: what keeping them costs is the difference. Time is this thread's CPU time, so that other work
+on the machine does not count. Garbage is collected as in the service.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import random
 import statistics
 import sys
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -39,6 +40,7 @@ from scheduler.events import (
     ReplicaProbed,
     Request,
     RunClass,
+    RunEnded,
     Ticked,
     TurnArrived,
     TurnEnded,
@@ -53,9 +55,14 @@ LEDGER_US_MAX = 15.0
 """What the ledger adds to the median of an event, the mean over a turn's four."""
 KINDS = ("TurnArrived", "TurnStarted", "FirstTokenSeen", "TurnEnded")
 TURNS = 20_000
+SMALL, LARGE = (1_000, 100), (100_000, 10_000)
+"""Runs and held turns of the states compared."""
 _REPLICAS = 8
 _PLACES = 16
 _CALLERS = 12
+_PAUSED = 500
+_CONTINUATIONS = 0.75
+"""Runs that are paused on a tool, and the share of turns that are of such a one."""
 _DATAPLANE = DataplaneId("bench")
 _WINDOW_TOKENS, _WINDOW_REQUESTS = 6e7, 6e5
 _PROMPT_TOKENS, _MAX_TOKENS = 1000, 200
@@ -76,6 +83,11 @@ class Load:
     at: float = 0.0
     turns: int = 0
     flying: list[TurnId] = field(default_factory=list)
+    run_of: dict[TurnId, int] = field(default_factory=dict)
+    begun: int = 0
+    """Runs so far. They are numbered from 1."""
+    paused: list[int] = field(default_factory=list)
+    idle: deque[int] = field(default_factory=deque)
     providers: dict[ReplicaName, Quota] = field(default_factory=dict)
     told: dict[TurnId, tuple[Quota, Charge, LimitsTold]] = field(default_factory=dict)
     """Of turns in flight, what their answers will tell."""
@@ -102,33 +114,52 @@ class Load:
         for name in names:
             self._do(ReplicaProbed(3.0, name, healthy=True, running=0, waiting=0))
         self._do(Ticked(3.0))
-        for number in range(self.runs):
-            self.arrive(number)
+        for _ in range(self.runs):
+            self.arrive(self._new_run())
             self.end()
-        while len(self.state.turns) < _REPLICAS * _PLACES + self.held:
-            self.arrive(self.chance.randrange(self.runs))
+        while len(self.state.turns) - len(self.flying) < self.held:
+            self.arrive(self._new_run())
+        for _ in range(self.held // 2):
+            self.turn()  # until no more interactive turns are held than come and go
         self.took_s.clear()
 
     def turn(self) -> None:
         """One whole turn goes through: four events."""
-        self.arrive(self.chance.randrange(self.runs))
+        self.at += 0.000_1
+        self.arrive(self._next_run())
         turn_id = self.chance.choice(self.flying)
         self._do(TurnStarted(self.at, turn_id))
         self._do(FirstTokenSeen(self.at, turn_id))
         self.end()
 
+    def _next_run(self) -> int:
+        """A run that is paused, or a new one."""
+        if not self.paused or self.chance.random() >= _CONTINUATIONS:
+            return self._new_run()
+        at = self.chance.randrange(len(self.paused))
+        run, self.paused[at] = self.paused[at], self.paused[-1]
+        self.paused.pop()
+        return run
+
+    def _new_run(self) -> int:
+        """A run in place of the one that has been idle for longest."""
+        self.begun += 1
+        if self.begun > self.runs:
+            oldest = self.idle.popleft()
+            self._do(RunEnded(self.at, RunId(f"run-{oldest}"), _caller(oldest)))
+        return self.begun
+
     def arrive(self, run: int) -> None:
         """A turn of a run arrives."""
         self.turns += 1
-        self.at += 0.000_1
         turn_id = TurnId(f"turn-{self.turns}")
-        run_class = RunClass.INTERACTIVE if run % 10 == 0 else RunClass.BATCH
-        caller = Caller(f"caller-{run % _CALLERS}")
+        self.run_of[turn_id] = run
+        run_class = RunClass.INTERACTIVE if _is_interactive(run) else RunClass.BATCH
         request = Request(
             turn_id,
             RunId(f"run-{run}"),
             RunId(""),
-            caller,
+            _caller(run),
             run_class,
             Model("m"),
             prompt_bytes=_PROMPT_TOKENS * 4,
@@ -137,11 +168,13 @@ class Load:
         self._do(TurnArrived(self.at, _DATAPLANE, request))
 
     def end(self) -> None:
-        """A turn in flight ends, with a tool call three times out of four."""
+        """A turn in flight ends, with a tool call where too few runs are paused."""
         at = self.chance.randrange(len(self.flying))
         turn_id, self.flying[at] = self.flying[at], self.flying[-1]
         self.flying.pop()
-        paused = self.chance.random() < 0.75
+        run = self.run_of.pop(turn_id)
+        paused = len(self.paused) < _PAUSED and not _is_interactive(run)
+        (self.paused if paused else self.idle).append(run)
         calls = (f"call-{self.turns}",) if paused else ()
         completion = self.chance.randrange(20, _MAX_TOKENS)
         limits = self._settled(turn_id, completion) if self.limited else None
@@ -174,13 +207,21 @@ class Load:
         return told
 
 
+def _caller(run: int) -> Caller:
+    return Caller(f"caller-{run % _CALLERS}")
+
+
+def _is_interactive(run: int) -> bool:
+    return run % 10 == 0
+
+
 def measure(turns: int, seed: int = 1) -> dict[str, object]:
     """Runs all loads for `turns` turns each. Times in µs; `growth` is the large state's figure over the small one's,
     `ledger` what rate limits add to the small one's medians."""
     with _garbage_as_in_the_service():
-        small = Load(1_000, 100, random.Random(seed))
-        limited = Load(1_000, 100, random.Random(seed), limited=True)
-        large = Load(100_000, 10_000, random.Random(seed))
+        small = Load(*SMALL, random.Random(seed))
+        limited = Load(*SMALL, random.Random(seed), limited=True)
+        large = Load(*LARGE, random.Random(seed))
         for _ in range(turns // 100):
             for load in (small, limited, large):
                 for _ in range(100):
