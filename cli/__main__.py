@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cli import state
+from cli import options, state
+from common import variables
 
 COMMANDS = ("up", "down", "status", "load", "runs", "forecast", "bench", "simulate", "test")
 """Each is the function of that name in `cli.<name>`, or there the Typer `app` where it has commands of its own."""
@@ -58,6 +60,9 @@ def main(
     ] = False,
 ) -> None:
     """Keeps agents' runs together between agent frameworks and engines."""
+    unknown = variables.faults(os.environ)
+    if unknown:
+        options.misused("\n".join(unknown))
 
 
 if __name__ == "__main__":

@@ -48,5 +48,7 @@ def misused(text: str) -> NoReturn:
 
 
 def _end(text: str, code: int) -> NoReturn:
-    print(f"luftpause: {text}", file=sys.stderr)
+    for line in text.splitlines():
+        # Indented lines belong to the one before, e.g. the last ones of a service.
+        print(line if line.startswith(" ") else f"luftpause: {line}", file=sys.stderr)
     raise typer.Exit(code)

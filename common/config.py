@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from common import variables
 from common.auth import Guard
 from common.secret import SECRET_SHAPE, is_secret
 from common.tls import Tls, TlsError
@@ -31,8 +32,8 @@ class ServiceConfig(BaseSettings):
     """Base of the services' configurations.
 
     A subclass sets `env_prefix="LUFTPAUSE_<SERVICE>_"` and adds fields with a default and a description that names the
-    unit. `read` fails on a variable with that prefix that no field has, so that a misspelt one is not silently ignored.
-    A variable that is empty counts as unset.
+    unit. `read` fails on a variable that begins with `LUFTPAUSE_` and that nothing knows (`variables`), so that a
+    misspelt one is not silently ignored. A variable that is empty counts as unset.
     """
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_ignore_empty=True, validate_by_name=True)
@@ -121,11 +122,9 @@ class ServiceConfig(BaseSettings):
     @classmethod
     def read(cls) -> Self:
         """The configuration from the environment. Ends the process with one line a fault where it is wrong."""
-        prefix = str(cls.model_config["env_prefix"])
-        known = {cls.variable(name) for name in cls.model_fields}
-        unknown = sorted(key for key in os.environ if key.upper().startswith(prefix) and key.upper() not in known)
+        unknown = variables.faults(os.environ, map(cls.variable, cls.model_fields))
         if unknown:
-            sys.exit(f"unknown setting {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+            sys.exit("\n".join(unknown))
         try:
             return cls()
         except ValidationError as error:

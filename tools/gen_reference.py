@@ -65,8 +65,9 @@ def table(*rows: tuple[str, ...]) -> str:
 def settings() -> Iterator[str]:
     """The settings of every service."""
     yield (
-        "## Settings\n\nEach is an environment variable. A misspelt one of a service ends it with the known ones; an "
-        "empty one counts as unset.\n"
+        "## Settings\n\nEach is an environment variable; an empty one counts as unset. Where a name begins with "
+        "`LUFTPAUSE_` and is neither here nor in a compose file, every service and command ends with the nearest one, so "
+        "name variables of your own otherwise.\n"
     )
     yield "### Of all services\n"
     shared = ServiceConfig.model_fields

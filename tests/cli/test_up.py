@@ -267,6 +267,17 @@ def test_every_variable_that_up_sets_is_refused_with_its_option(place: Place) ->
     )
 
 
+@pytest.mark.parametrize("command", ["up", "down", "status", "runs"])
+def test_every_command_refuses_misspelt_settings_each_in_a_line_of_its_own(place: Place, command: str) -> None:
+    place.settings = {"LUFTPAUSE_TOEKN": "sesame", "LUFTPAUSE_DATAPLANE_HELDMAX": "5"}
+    done = place.call(command)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "luftpause: unknown setting LUFTPAUSE_DATAPLANE_HELDMAX; the nearest known one is LUFTPAUSE_DATAPLANE_HELD_MAX\n"
+        "luftpause: unknown setting LUFTPAUSE_TOEKN; the nearest known one is LUFTPAUSE_TOKEN\n"
+    )
+
+
 def test_a_token_that_no_header_can_carry_is_refused_and_not_printed(place: Place) -> None:
     place.settings = {"LUFTPAUSE_TOKEN": "open sesame"}
     up = place.call("up")

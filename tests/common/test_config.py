@@ -50,13 +50,27 @@ def test_every_wrong_setting_is_told_without_the_right_secrets(monkeypatch: pyte
     assert "now" not in text
 
 
-def test_a_shared_setting_under_a_services_prefix_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = said(monkeypatch, LUFTPAUSE_EXAMPLE_TOKEN="sesame")
-    assert text == (
-        "unknown setting LUFTPAUSE_EXAMPLE_TOKEN; known: LUFTPAUSE_EXAMPLE_KEY, LUFTPAUSE_EXAMPLE_PORT, "
-        "LUFTPAUSE_LOG_LEVEL, LUFTPAUSE_POOL, LUFTPAUSE_STATE, LUFTPAUSE_TLS_CA, LUFTPAUSE_TLS_CERT, "
-        "LUFTPAUSE_TLS_KEY, LUFTPAUSE_TOKEN, LUFTPAUSE_TOKENS, OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_PROTOCOL"
-    )
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("LUFTPAUSE_TOEKN", "LUFTPAUSE_TOKEN"),
+        ("luftpause_toekn", "LUFTPAUSE_TOKEN"),
+        ("LUFTPAUSE_EXAMPLE_PROT", "LUFTPAUSE_EXAMPLE_PORT"),
+        ("LUFTPAUSE_EXAMPLE_TOKEN", "LUFTPAUSE_EXAMPLE_KEY"),
+        ("LUFTPAUSE_DATAPLANE_HELDMAX", "LUFTPAUSE_DATAPLANE_HELD_MAX"),
+        ("LUFTPAUSE_RUNTIM_TOOLS", "LUFTPAUSE_RUNTIME_TOOLS"),
+    ],
+)
+def test_a_misspelt_setting_of_any_service_is_refused_with_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, name: str, nearest: str
+) -> None:
+    assert said(monkeypatch, **{name: "sesame"}) == f"unknown setting {name}; the nearest known one is {nearest}"
+
+
+def test_settings_of_other_services_and_of_the_containers_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LUFTPAUSE_RUNTIME_TOOLS", "LUFTPAUSE_POOL_FILE", "LUFTPAUSE_VERSION"):
+        monkeypatch.setenv(name, "x")
+    assert ExampleConfig.read().port == 1
 
 
 def test_only_our_variables_are_read_and_empty_ones_are_unset(monkeypatch: pytest.MonkeyPatch) -> None:

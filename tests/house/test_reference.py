@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
+from common import variables
 from tests.house.sources import ROOT
 
 
@@ -19,3 +21,12 @@ def test_everything_in_the_reference_is_described() -> None:
     lines = (ROOT / "docs" / "reference.md").read_text().splitlines()
     bare = [line for line in lines if line.startswith("| ") and line.rstrip("| ").count(" | ") < 2]
     assert not bare, "\n".join(bare)
+
+
+def test_the_known_variables_are_those_that_something_reads() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text()
+    told = re.findall(r"^\| `(LUFTPAUSE_\w+)`", text, re.MULTILINE)
+    assert variables.SETTINGS == set(told)
+    containers = [*ROOT.glob("compose*.yaml"), ROOT / "tools" / "release.sh"]
+    read = {name for path in containers for name in re.findall(r"\$\{?(LUFTPAUSE_\w+)", path.read_text())}
+    assert variables.KNOWN == variables.SETTINGS | read
