@@ -1,7 +1,7 @@
-"""The environment variables that begin with `LUFTPAUSE_`: all that anything here reads, and what to say of others. Pure.
+"""The variables that begin with `LUFTPAUSE_`: all that anything here reads, and what to say of others. Pure.
 
-A misspelt setting must not be ignored, a misspelt token least of all, so services and commands end where they see a name
-that is none of these. `config` has the services' settings themselves; a test keeps this list the same as they are.
+A misspelt setting must not be ignored, a misspelt token least of all, so services and commands end where they see a
+name that is none of these. `config` has the services' settings themselves; a test keeps this list the same.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _NAMES = {
     "RUNTIME_": "DATAPLANE GRPC_PORT HOST HOSTS KEEP_S MODEL ORIGINS PORT TOOLS",
     "ENGINE_": "BLOCK_TOKENS FAULTS HOST KEY KV_TOKENS LABELS MAX_MODEL_LEN MAX_NUM_SEQS METRICS MODEL PORTS PROFILE "
     "REPLY_TOKENS SEED SPEED TOKEN_BUDGET TOOL_CALLS",
-    "PROVIDER_": "FAMILY FIXED HOST KEY MODEL PERIOD_S PORT REPLY_TOKENS RETRY_AFTER SAYS SEED TOKEN_MS WINDOW_REQUESTS "
-    "WINDOW_TOKENS",
+    "PROVIDER_": "FAMILY FIXED HOST KEY MODEL PERIOD_S PORT REPLY_TOKENS RETRY_AFTER SAYS SEED TOKEN_MS "
+    "WINDOW_REQUESTS WINDOW_TOKENS",
     "TOOLS_": "DEEP_SEARCH_S FAULT FAULT_AT FAULT_TOOL HOST LEDGER LOOKUP_S NOTE_S PORT SEED",
 }
 _OF_CONTAINERS = (

@@ -66,8 +66,8 @@ def settings() -> Iterator[str]:
     """The settings of every service."""
     yield (
         "## Settings\n\nEach is an environment variable; an empty one counts as unset. Where a name begins with "
-        "`LUFTPAUSE_` and is neither here nor in a compose file, every service and command ends with the nearest one, so "
-        "name variables of your own otherwise.\n"
+        "`LUFTPAUSE_` and is neither here nor in a compose file, every service and command ends with the nearest one, "
+        "so name variables of your own otherwise.\n"
     )
     yield "### Of all services\n"
     shared = ServiceConfig.model_fields

@@ -269,11 +269,11 @@ def test_every_variable_that_up_sets_is_refused_with_its_option(place: Place) ->
 
 @pytest.mark.parametrize("command", ["up", "down", "status", "runs"])
 def test_every_command_refuses_misspelt_settings_each_in_a_line_of_its_own(place: Place, command: str) -> None:
-    place.settings = {"LUFTPAUSE_TOEKN": "sesame", "LUFTPAUSE_DATAPLANE_HELDMAX": "5"}
+    place.settings = {"LUFTPAUSE_TOEKN": "sesame", "LUFTPAUSE_POLL": "x"}
     done = place.call(command)
     assert done.returncode == 2
     assert done.stderr == (
-        "luftpause: unknown setting LUFTPAUSE_DATAPLANE_HELDMAX; the nearest known one is LUFTPAUSE_DATAPLANE_HELD_MAX\n"
+        "luftpause: unknown setting LUFTPAUSE_POLL; the nearest known one is LUFTPAUSE_POOL\n"
         "luftpause: unknown setting LUFTPAUSE_TOEKN; the nearest known one is LUFTPAUSE_TOKEN\n"
     )
 
