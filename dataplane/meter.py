@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from common.sse import EventBuffer, data_of, find_end, split
 from dataplane.chat import TOOL_CALL_ID_CHARS_MAX, TOOL_CALL_IDS_MAX
-from dataplane.sse import EventBuffer, data_of, find_end, split
 
 _EVENT_BYTES_MAX = 4 * 2**20
 """An event or a reply larger than this is relayed unread."""

@@ -1,6 +1,7 @@
-"""A model turn on the wire: chat completions, not streamed. Pure.
+"""A model turn on the wire: chat completions. Pure.
 
-Everything that is specific to this API is here: what `llm` sends and what of the answer it believes.
+Everything that is specific to this API is here: what `llm` sends and what of the answer it believes. Read next:
+`chat_stream`, for answers that are streams.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import datetime
 import email.utils
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -74,7 +75,9 @@ class _Cached(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct):
+class Usage(msgspec.Struct):
+    """Tokens of a turn, as an engine tells them."""
+
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _Cached | None = None
@@ -82,7 +85,7 @@ class _Usage(msgspec.Struct):
 
 class _Completion(msgspec.Struct):
     choices: list[_Choice]
-    usage: _Usage | None = None
+    usage: Usage | None = None
 
 
 class _Model(msgspec.Struct):
@@ -98,14 +101,22 @@ _models_decoder = msgspec.json.Decoder(_Models)
 
 
 def request(
-    order: Order, messages: Sequence[dict[str, Any]], tools: Iterable[ToolSpec], *, may_call: bool = True
+    order: Order,
+    messages: Sequence[dict[str, Any]],
+    tools: Iterable[ToolSpec],
+    *,
+    may_call: bool = True,
+    stream: bool = True,
 ) -> bytes:
     """The body of a turn's request.
 
+    Streamed, since the first token tells the scheduler what the prompt cost, and so whether keeping prefixes pays.
     Tools stay in a request whose reply may call none: they are in front of the conversation in the prompt, and without
     them nothing of it would be found in the engine's cache.
     """
     body: dict[str, Any] = {"model": order.model, "messages": messages}
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
     if order.tokens_max:
         body["max_tokens"] = order.tokens_max
     offered = [
@@ -131,12 +142,20 @@ def read_reply(body: bytes) -> Reply:
     if not completion.choices:
         raise BrokenReplyError("the answer has no choices")
     choice = completion.choices[0]
-    usage = completion.usage or _Usage()
-    details = usage.prompt_tokens_details or _Cached()
-    return Reply(
+    reply = Reply(
         content=choice.message.content or "",
-        calls=tuple(_raw(call) for call in choice.message.tool_calls or ()),
+        calls=tuple(map(_raw, choice.message.tool_calls or ())),
         finish_reason=choice.finish_reason or "",
+    )
+    return counted(reply, completion.usage)
+
+
+def counted(reply: Reply, usage: Usage | None) -> Reply:
+    """The reply with the tokens that an engine tells of it; where it tells none, with 0."""
+    usage = usage or Usage()
+    details = usage.prompt_tokens_details or _Cached()
+    return replace(
+        reply,
         prompt_tokens=_tokens(usage.prompt_tokens),
         completion_tokens=_tokens(usage.completion_tokens),
         cached_tokens=_tokens(details.cached_tokens),
@@ -149,10 +168,17 @@ def _tokens(told: int | None) -> int:
 
 
 def _raw(call: _ToolCall) -> RawCall:
-    arguments = call.function.arguments
-    # Some engines send the arguments as an object, which is not what the API says.
-    text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
-    return RawCall(call.id or "", call.function.name, text)
+    return RawCall(call.id or "", call.function.name, arguments_text(call.function.arguments))
+
+
+def arguments_text(arguments: str | dict[str, Any] | None) -> str:
+    """A call's arguments as JSON. Some engines send an object, which is not what the API says."""
+    return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
+
+
+def refuses_stream(status: int, said: str) -> bool:
+    """Whether an error answer is about the request's being streamed, or about its asking for usage then."""
+    return status in (400, 422) and "stream" in said.lower()
 
 
 def read_error(body: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Model turns through the dataplane: sends, waits, tries again. What is sent and read is `chat`'s.
+"""Model turns through the dataplane: sends, waits, tries again. What is sent and read is `chat`'s and `chat_stream`'s.
 
 A 429 is waited out until the run is cancelled; a 5xx, a reply that breaks off or a dataplane that is not there gets
 three more tries; every other answer fails the turn at once. Must not know the journal.
@@ -11,7 +11,7 @@ import logging
 import random
 import time
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
@@ -19,6 +19,7 @@ import aiohttp
 
 from common.tls import PLAIN, Tls
 from runtime import chat
+from runtime.chat_stream import RefusedInStreamError, ReplyStream
 from runtime.run import RunState, conversation
 from runtime.tool_specs import ToolSpec
 
@@ -34,6 +35,8 @@ REPLY_BYTES_MAX = 16 * 1024 * 1024
 log = logging.getLogger("runtime.llm")
 
 T = TypeVar("T")
+Read = Callable[[aiohttp.ClientResponse], Awaitable[T]]
+"""Reads an answer with status 200. Raises BrokenReplyError, RefusedInStreamError or TurnFailedError."""
 
 
 class TurnFailedError(Exception):
@@ -45,6 +48,18 @@ class TurnFailedError(Exception):
         """Of the answer that said so; 0: there was none."""
         self.said = said
         """In its words."""
+
+
+class _TriedError(Exception):
+    """Another try may help; the text says why this one did not."""
+
+
+class _LaterError(Exception):
+    """To be tried again after a pause, which is no failure."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(f"in {wait_s:g} s")
+        self.wait_s = wait_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +104,20 @@ class Model:
         self, run: RunState, tools: Sequence[ToolSpec], traceparent: str | None, *, may_call: bool = True
     ) -> TimedReply:
         """The reply to the run's conversation. Raises TurnFailedError."""
-        body = chat.request(run.order, conversation(run), tools, may_call=may_call)
+        messages = conversation(run)
         headers = self._run_headers(run) | {"Content-Type": "application/json"}
         headers["x-luftpause-class"] = run.order.run_class
         if traceparent:
             headers["traceparent"] = traceparent
         began = time.monotonic()
-        reply = await self._answer("chat/completions", body, headers, chat.read_reply)
+        body = chat.request(run.order, messages, tools, may_call=may_call)
+        try:
+            reply = await self._answer("chat/completions", body, headers, _read_reply)
+        except TurnFailedError as error:
+            if not chat.refuses_stream(error.status, error.said):
+                raise
+            body = chat.request(run.order, messages, tools, may_call=may_call, stream=False)
+            reply = await self._answer("chat/completions", body, headers, _read_reply)
         return TimedReply(reply, time.monotonic() - began)
 
     async def ask(self, path: str, body: bytes, headers: dict[str, str], read: Callable[[bytes], T]) -> T:
@@ -104,9 +126,13 @@ class Model:
         `path` is below the API's base; `read` raises BrokenReplyError. Raises TurnFailedError.
         """
         headers = self._headers | {"Content-Type": "application/json"} | headers
+
+        async def read_whole(answer: aiohttp.ClientResponse) -> T:
+            return read(await _read(answer))
+
         try:
             async with asyncio.timeout(TURN_LIMIT_S):
-                return await self._answer(path, body, headers, read)
+                return await self._answer(path, body, headers, read_whole)
         except TimeoutError:
             raise _took_too_long() from None
 
@@ -137,46 +163,63 @@ class Model:
     def _run_headers(self, run: RunState) -> dict[str, str]:
         return self._headers | {"x-luftpause-run-id": run.run_id, "x-luftpause-caller": run.caller}
 
-    async def _answer(self, path: str, body: bytes, headers: dict[str, str], read: Callable[[bytes], T]) -> T:
+    async def _answer(self, path: str, body: bytes, headers: dict[str, str], read: Read[T]) -> T:
         pauses = list(RETRY_PAUSES_S)
         while True:
             try:
-                outcome = await self._try(path, body, headers)
-                if isinstance(outcome, bytes):
-                    return read(outcome)
-            except chat.BrokenReplyError as error:
-                outcome = f"the model's turn failed: {error}"
-            if isinstance(outcome, float):
-                await asyncio.sleep(outcome)
-                continue
-            if not pauses:
-                raise TurnFailedError(f"{outcome} ({len(RETRY_PAUSES_S) + 1} tries)")
-            await asyncio.sleep(pauses.pop(0) * random.uniform(1, 2))
+                return await self._try(path, body, headers, read)
+            except _LaterError as later:
+                pause_s = later.wait_s
+            except _TriedError as tried:
+                if not pauses:
+                    raise TurnFailedError(f"{tried} ({len(RETRY_PAUSES_S) + 1} tries)") from None
+                pause_s = pauses.pop(0) * random.uniform(1, 2)
+            await asyncio.sleep(pause_s)
 
-    async def _try(self, path: str, body: bytes, headers: dict[str, str]) -> bytes | float | str:
-        """An answer, or seconds to wait, or why another try may help. Raises TurnFailedError where none does."""
+    async def _try(self, path: str, body: bytes, headers: dict[str, str], read: Read[T]) -> T:
+        """An answer. Raises _LaterError, _TriedError, or TurnFailedError where no other try helps."""
         url = f"{self._url}/v1/{path}"
         request = self._open.post(url, data=body, headers=headers, allow_redirects=False)
         try:
             async with asyncio.timeout(TURN_LIMIT_S), request as answer:
-                received = await _read(answer)
                 if answer.status == 200:
-                    return received
-                if answer.status == 429:
-                    return chat.retry_after_s(answer.headers.get("Retry-After"), time.time())
-                said = chat.read_error(received)
-                problem = f"the model's turn failed with status {answer.status}: {said}"
-                if answer.status < 500:
-                    raise TurnFailedError(problem, answer.status, said)
-                return problem
-        except aiohttp.ClientError as error:
-            return f"the model's turn failed: {str(error) or type(error).__name__}"
+                    return await read(answer)
+                said = chat.read_error(await _read(answer))
+                raise _failure(answer.status, said, answer.headers.get("Retry-After"))
+        except RefusedInStreamError as refused:
+            raise _failure(refused.status, refused.said, refused.retry_after) from None
+        except (aiohttp.ClientError, chat.BrokenReplyError) as error:
+            raise _TriedError(f"the model's turn failed: {str(error) or type(error).__name__}") from None
         except TimeoutError:
             raise _took_too_long() from None
 
 
+def _failure(status: int, said: str, retry_after: str | None) -> Exception:
+    """What an answer with an error status means for its turn."""
+    if status == 429:
+        return _LaterError(chat.retry_after_s(retry_after, time.time()))
+    problem = f"the model's turn failed with status {status}: {said}"
+    return TurnFailedError(problem, status, said) if status < 500 else _TriedError(problem)
+
+
 def _took_too_long() -> TurnFailedError:
     return TurnFailedError(f"the model's turn took longer than {TURN_LIMIT_S:g} s")
+
+
+def _too_large() -> TurnFailedError:
+    return TurnFailedError(f"the model's reply is larger than {REPLY_BYTES_MAX} bytes")
+
+
+async def _read_reply(answer: aiohttp.ClientResponse) -> chat.Reply:
+    """The reply, streamed or, as some engines answer whatever they are asked, whole. Raises as `Read` does."""
+    if answer.content_type != "text/event-stream":
+        return chat.read_reply(await _read(answer))
+    stream = ReplyStream()
+    async for part in answer.content.iter_any():
+        stream.feed(part)
+        if stream.size > REPLY_BYTES_MAX:
+            raise _too_large()
+    return stream.reply()
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:
@@ -184,5 +227,5 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     async for part in answer.content.iter_any():
         received += part
         if len(received) > REPLY_BYTES_MAX:
-            raise TurnFailedError(f"the model's reply is larger than {REPLY_BYTES_MAX} bytes")
+            raise _too_large()
     return bytes(received)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.sse import EventBuffer, data_of, split
 from dataplane.meter import Meter, ReplyMeter, StreamMeter
-from dataplane.sse import EventBuffer, data_of, split
 from tests.dataplane.scripted_engine import DONE, REPLY, USAGE, USAGE_CHUNK, delta, event
 
 CONTENTS = [

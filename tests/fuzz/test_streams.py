@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from common.sse import EventBuffer, split
 from dataplane.meter import ReplyMeter, StreamMeter
-from dataplane.sse import EventBuffer, split
 from tests.dataplane.scripted_engine import DONE, REPLY, USAGE_CHUNK, delta, event
 from tests.fuzz.fuzzing import cut, cuts, fuzz, mutated
 

@@ -27,7 +27,7 @@ MUST_BE_PURE = {
     "scheduler.state",
     "dataplane.identity",
     "dataplane.meter",
-    "dataplane.sse",
+    "common.sse",
     "fakes.engine.batch",
     "fakes.engine.kv_cache",
     "fakes.engine.latency",

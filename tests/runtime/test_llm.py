@@ -94,7 +94,13 @@ async def test_a_turn_says_whose_it_is() -> None:
     assert headers["x-luftpause-caller"] == "me"
     assert headers["x-luftpause-class"] == "interactive"
     assert headers["Authorization"] == "Bearer secret"
-    assert body == {"model": "m", "messages": [{"role": "user", "content": "t"}], "max_tokens": 7}
+    assert body == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "t"}],
+        "max_tokens": 7,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
 
 
 async def test_the_engine_decides_the_length_where_none_is_named() -> None:

@@ -1,4 +1,4 @@
-"""Server-sent events in a stream of bytes that may be cut anywhere. Sans-I/O; `meter` knows what is in them.
+"""Server-sent events in a stream of bytes that may be cut anywhere. Sans-I/O; who reads them knows what is in them.
 
 Lines end with `\\n` or `\\r\\n` (no engine uses a lone `\\r`). An event ends at an empty line and is handed out with
 it, so that the events joined are the bytes that came.
