@@ -66,6 +66,32 @@ async def breaks_off(request: web.Request) -> web.StreamResponse:
     return response
 
 
+def streams(*events: bytes, cut: bool = False) -> Respond:
+    """An answer of events, each sent by itself; cut, if wanted, before HTTP says that it is whole."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        for event in events:
+            await response.write(event)
+        if cut:
+            assert request.transport is not None
+            request.transport.close()
+        return response
+
+    return answer
+
+
+HALF = b'data: {"choices":[{"delta":{"content":"h"},"finish_reason":null}]}\n\n'
+REST = b'data: {"choices":[{"delta":{"content":"i"},"finish_reason":"stop"}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+def told(message: str, **fields: Any) -> bytes:
+    """The event of an error."""
+    return b"event: error\ndata: " + msgspec.json.encode({"error": {"message": message, **fields}}) + b"\n\n"
+
+
 @contextlib.asynccontextmanager
 async def served(dataplane: Dataplane) -> AsyncIterator[str]:
     """Its base URL, while the block runs."""
@@ -111,11 +137,31 @@ async def test_the_engine_decides_the_length_where_none_is_named() -> None:
 
 @pytest.mark.parametrize(
     "failing",
-    [says({"error": {"message": "gone"}}, 502), says(b"<html>"), says({"choices": []}), breaks_off],
-    ids=["5xx", "not JSON", "no choices", "breaks off"],
+    [
+        says({"error": {"message": "gone"}}, 502),
+        says(b"<html>"),
+        says({"choices": []}),
+        breaks_off,
+        streams(HALF, cut=True),
+        streams(HALF, DONE, cut=True),
+        streams(HALF),
+        streams(HALF, told("gone", code=400), DONE),
+        streams(told("gone", status=502)),
+    ],
+    ids=[
+        "5xx",
+        "not JSON",
+        "no choices",
+        "breaks off",
+        "stream cut",
+        "stream cut after its end",
+        "half a stream",
+        "error in a stream",
+        "5xx in a stream",
+    ],
 )
 async def test_what_may_pass_is_tried_three_times_more(failing: Respond) -> None:
-    dataplane = Dataplane(failing, failing, failing, says(GOOD))
+    dataplane = Dataplane(failing, failing, failing, streams(HALF, REST, DONE))
     assert (await turn(dataplane)).content == "hi"
     assert len(dataplane.requests) == 4
     for_ever = Dataplane(failing)
@@ -132,6 +178,28 @@ async def test_a_refusal_fails_the_turn_at_once_with_its_reason(status: int) -> 
     assert len(dataplane.requests) == 1
 
 
+async def test_a_refusal_in_a_stream_fails_the_turn_as_its_status_would() -> None:
+    dataplane = Dataplane(streams(b": held\n\n", told("no such model", status=404)))
+    with pytest.raises(TurnFailedError, match="status 404: no such model"):
+        await turn(dataplane)
+    assert len(dataplane.requests) == 1
+
+
+async def test_an_engine_that_refuses_streams_is_asked_without() -> None:
+    dataplane = Dataplane(says({"error": {"message": "stream_options: extra inputs"}}, 422), says(GOOD))
+    assert (await turn(dataplane)).content == "hi"
+    first, second = (body for _, body in dataplane.requests)
+    assert first == {**second, "stream": True, "stream_options": {"include_usage": True}}
+
+
+async def test_a_reply_may_be_as_large_as_is_allowed_however_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm, "REPLY_BYTES_MAX", 200)
+    assert (await turn(Dataplane(streams(*[HALF] * 100, REST, DONE)))).content == "h" * 100 + "i"
+    for too_large in (streams(*[HALF] * 300, REST, DONE), streams(b"data: " + b"x" * 300), says(b"x" * 300)):
+        with pytest.raises(TurnFailedError, match="larger than 200 bytes"):
+            await turn(Dataplane(too_large))
+
+
 async def test_nobody_there_is_tried_again_and_then_told() -> None:
     async with Model("http://127.0.0.1:1", None) as model:
         with pytest.raises(TurnFailedError, match="Cannot connect"):
@@ -139,8 +207,8 @@ async def test_nobody_there_is_tried_again_and_then_told() -> None:
 
 
 async def test_a_429_is_waited_out_as_long_as_it_says() -> None:
-    refusals = [says({}, 429, **{"Retry-After": "0.2"}) for _ in range(6)]
-    dataplane = Dataplane(*refusals, says(GOOD))
+    refusals = [says({}, 429, **{"Retry-After": "0.2"}) for _ in range(5)]
+    dataplane = Dataplane(*refusals, streams(told("slow down", status=429, retry_after="0.2")), says(GOOD))
     assert (await turn(dataplane)).content == "hi"
     waits = [after - before for before, after in zip(dataplane.times, dataplane.times[1:], strict=False)]
     assert len(waits) == 6
