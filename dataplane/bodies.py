@@ -25,9 +25,18 @@ def read(body: bytes, decoder: msgspec.json.Decoder[T]) -> T | ApiError:
     except UnicodeDecodeError as error:
         return invalid("body", f"expected JSON in UTF-8: {error.reason} at byte {error.start}")
     except msgspec.DecodeError as error:
+        if "surrogate" in str(error) or _HALF_AT_THE_END.search(body[-_END_BYTES:]):
+            return invalid(
+                "body", r"expected JSON: an escape like \ud800 is half a character, its other half is missing"
+            )
         return invalid("body", f"expected JSON: {error}")
     except RecursionError:
         return invalid("body", "expected JSON that is nested less deeply")
+
+
+_HALF_AT_THE_END = re.compile(rb'(?<!\\)\\u[dD][89abAB][0-9a-fA-F]{2}[^"\\]*"')
+"""Where the rest of the body is shorter than another escape, the decoder calls it truncated."""
+_END_BYTES = 13
 
 
 def _explain(problem: str) -> ApiError:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import msgspec
 
 from dataplane import decision, errors, whole_turn
 from dataplane.decision import DecideRequest, Decision
 from dataplane.identity import Identity
+from dataplane.limits import TurnLimits
 from dataplane.proxy import Proxy
 from dataplane.request import Answer, Request
 from dataplane.scheduler_client import RECONNECT_S
 from dataplane.turn_trace import TurnTrace, passed_on
 from dataplane.upstream import Endpoint
+from dataplane.work import as_answer
 from protos import scheduler_pb2, turn_pb2
 
 KNOWN_S = 2.0
@@ -51,11 +54,11 @@ class Decisions:
         self._proxy.metrics.bytes_in += len(body)
         asked = decision.parse(body)
         if isinstance(asked, errors.ApiError):
-            return _refusal(asked)
+            return as_answer(asked, "")
         kind = turn_pb2.REPLICA_KIND_GENERATIVE if asked.labels else turn_pb2.REPLICA_KIND_ONE_SHOT
         model = asked.model or await self._default_model(kind)
         if isinstance(model, errors.ApiError):
-            return _refusal(model)
+            return as_answer(model, "")
         trace = TurnTrace(self._proxy.tracer, request) if self._proxy.tracer is not None else None
         turn = turn_pb2.Turn(
             turn_id=self._proxy.new_turn_id(),
@@ -66,20 +69,23 @@ class Decisions:
             model=model,
             traceparent=trace.traceparent if trace is not None else passed_on(request),
         )
-        reply = await self._ask(turn, asked, trace)
+        limits = replace(identity.limits, budget_usd=None)  # it is a run's, and a decision touches none
+        reply = await self._ask(turn, asked, limits, trace)
         if isinstance(reply, errors.ApiError):
-            return _refusal(reply)
+            return as_answer(reply, "")
         if reply.head.status >= 300:
             return _as_it_is(reply)
         return _told(asked, model, reply)
 
     async def _ask(
-        self, turn: turn_pb2.Turn, asked: DecideRequest, trace: TurnTrace | None
+        self, turn: turn_pb2.Turn, asked: DecideRequest, limits: TurnLimits, trace: TurnTrace | None
     ) -> whole_turn.WholeReply | errors.ApiError:
         if asked.labels:
             body = decision.choose_body(asked.input, asked.labels, turn.model)
+            self._proxy.pool.describe_limits(turn, limits, body, 1)
             return await whole_turn.perform(self._proxy, turn, _choose, body, trace)
         body = decision.classify_body(asked.input, turn.model)
+        self._proxy.pool.describe_limits(turn, limits, body, None)
         return await whole_turn.perform(self._proxy, turn, _classify, body, trace)
 
     async def _default_model(self, kind: turn_pb2.ReplicaKind.ValueType) -> str | errors.ApiError:
@@ -113,14 +119,10 @@ def _told(asked: DecideRequest, model: str, reply: whole_turn.WholeReply) -> Ans
     if told is None:
         what = "completion" if asked.labels else "classification"
         told = errors.engine_failed(reply.replica, f"its answer is no {what}")
-    return _refusal(told) if isinstance(told, errors.ApiError) else Answer(200, msgspec.json.encode(told))
+    return as_answer(told, "") if isinstance(told, errors.ApiError) else Answer(200, msgspec.json.encode(told))
 
 
 def _as_it_is(reply: whole_turn.WholeReply) -> Answer:
     """An engine's refusal: its status, body and headers, `Retry-After` among them."""
     lines = [line for line in reply.head.lines if not line.lower().startswith(b"content-type:")]
     return Answer(reply.head.status, reply.body, reply.head.content_type or b"application/json", b"".join(lines))
-
-
-def _refusal(error: errors.ApiError) -> Answer:
-    return Answer(error.status, error.body())

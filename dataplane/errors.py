@@ -156,9 +156,13 @@ def too_many_headers(limit: int) -> ApiError:
     return ApiError(431, f"there are more than {limit} headers", "headers_too_large")
 
 
-def nothing_to_forecast(run_id: str) -> ApiError:
+def nothing_to_forecast(run_id: str, caller: str) -> ApiError:
     """404: no turn of the run has ended where it would tell."""
-    problem = f"run '{run_id}': no turn of this caller's has ended at a replica with rate limits or prices"
+    whose = f"caller '{caller}'" if caller else "the anonymous caller"
+    problem = (
+        f"run '{run_id}': no turn of it by {whose} has ended at a replica with rate limits or prices; "
+        "if the run is another caller's, send its x-luftpause-caller"
+    )
     return ApiError(404, problem, "nothing_to_forecast")
 
 

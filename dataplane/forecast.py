@@ -50,7 +50,7 @@ async def answer(scheduler: SchedulerClient, asked: Asked, caller: Caller) -> An
         )
     except grpc.aio.AioRpcError as problem:
         if problem.code() is grpc.StatusCode.NOT_FOUND:
-            error = errors.nothing_to_forecast(asked.run_id)
+            error = errors.nothing_to_forecast(asked.run_id, caller)
             return Answer(error.status, error.body())
     if found is None:
         error = errors.scheduler_absent()

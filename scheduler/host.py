@@ -20,17 +20,18 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter
 from typing import Protocol, assert_never
 
-from common.ids import DataplaneId, ReplicaName
+from common.ids import DataplaneId, ReplicaName, TurnId
 from common.pool import Replica
 from common.tracing import Tracer
 from scheduler.beginning import initial
 from scheduler.budgets.spend import NOTHING_SPENT, Spends
 from scheduler.core import decide
 from scheduler.effects import Effect, LogExpiry, PlaceTurn, RecordSpend, RefuseTurn, TellRunEnded
-from scheduler.events import Event, ReplicaProbed, RunEnded, Ticked
+from scheduler.events import Event, ReplicaProbed, RunEnded, Ticked, TurnArrived
 from scheduler.state import State
 from scheduler.summary import Summary, summarize
 from scheduler.tally import Tally
+from scheduler.timers import patience_ends_at
 
 TICK_S = 1.0
 WAKE_S_MIN = 0.005
@@ -125,6 +126,8 @@ class Host:
             if isinstance(event, RunEnded):
                 for outlet in self._outlets.values():
                     outlet.end_run(event)
+            if isinstance(event, TurnArrived) and (event.request.wait_s_max, event.request.deadline_s) != (None, None):
+                self._wake_for(event.request.turn_id)
         if self._records:
             self._write_spends()
         if self.state.dry:
@@ -172,6 +175,17 @@ class Host:
                 return
             self._wake.cancel()
         self._wake = self._loop.call_at(due, self._woken)
+
+    def _wake_for(self, turn_id: TurnId) -> None:
+        """Tells the time when a turn, if it is still held then, gives up: as for rate limits."""
+        turn = self.state.turns.get(turn_id)
+        if turn is None or turn.replica is not None or turn.gives_up_at is None:
+            return
+        due = patience_ends_at(turn.gives_up_at)
+        if due > self._clock():
+            self._loop.call_at(due + WAKE_S_MIN, self._wake_for, turn_id)
+        else:
+            self.tell((Ticked(self._clock()),))
 
     def _woken(self) -> None:
         self._wake = None

@@ -28,6 +28,11 @@ from scheduler.state import Draft, Replica, Run, Turn, with_first_token
 
 ROUNDING_S = 1e-6
 """Else a turn whose time is the last digit of a float away would be tried for ever at the same moment."""
+AGAIN_S_MIN, AGAIN_S_MAX = 5.0, 60.0
+"""When a client may come again to a place of which nobody knows when it is free: after as long as it waited, within
+these."""
+WAITED_S_MIN = 0.05
+"""Less is not called waiting."""
 TOO_MANY_REQUESTS = 429
 SERVER_ERROR = 500
 UNREACHABLE = 0
@@ -228,31 +233,39 @@ def refuses(draft: Draft, turn: Turn, run: Run | None) -> bool:
     if turn.gives_up_at is None or not draft.is_open:
         return False
     wait_s = _wait_s(draft, turn, need)
-    if draft.now + wait_s > turn.gives_up_at:
+    if wait_s is not None and draft.now + wait_s > turn.gives_up_at:
         _refuse_for_time(draft, turn, wait_s)
         return True
     return False
 
 
 def refuse_late(draft: Draft, turn: Turn) -> None:
-    """Refuses a turn that was held, and is no longer, since its client waits no longer."""
-    if draft.histories is None:
-        _refuse_for_time(draft, turn, ledger.LATER_S)
+    """Refuses a turn that is held by no lane, since its client waits no longer."""
+    wait_s = None if draft.histories is None else _wait_s(draft, turn, need_of(draft, turn))
+    _refuse_for_time(draft, turn, wait_s)
+
+
+def _refuse_for_time(draft: Draft, turn: Turn, wait_s: float | None) -> None:
+    request, waited_s = turn.request, draft.now - turn.arrived_at
+    by_deadline = request.deadline_s is not None and (
+        request.wait_s_max is None or request.deadline_s <= request.wait_s_max
+    )
+    waited = f"it waited {waited_s:.1f} s for a place" if waited_s >= WAITED_S_MIN else "no place is free"
+    if wait_s is None:
+        text = f"{waited}{', until its deadline' if by_deadline else ''}; when one will be is not known"
+    else:
+        text = f"{waited}; it would get one in about {wait_s:.1f} s, "
+        text += "and its deadline is before that" if by_deadline else "later than its client waits"
+    if by_deadline:
+        _refuse(draft, turn, Reason.DEADLINE, text)
         return
-    _refuse_for_time(draft, turn, _wait_s(draft, turn, need_of(draft, turn)))
+    again_s = max(AGAIN_S_MIN, min(waited_s, AGAIN_S_MAX)) if wait_s is None else wait_s
+    draft.effects.append(RefuseTurn(turn.dataplane, request.turn_id, Reason.NOT_SOON, text, again_s))
 
 
-def _refuse_for_time(draft: Draft, turn: Turn, wait_s: float) -> None:
-    request = turn.request
-    if request.deadline_s is not None and (request.wait_s_max is None or request.deadline_s <= request.wait_s_max):
-        _refuse(draft, turn, Reason.DEADLINE, f"it would wait {wait_s:.1f} s, and its deadline is before that")
-        return
-    text = f"it would wait about {wait_s:.1f} s for a place, longer than its client waits"
-    draft.effects.append(RefuseTurn(turn.dataplane, request.turn_id, Reason.NOT_SOON, text, max(wait_s, 0.001)))
-
-
-def _wait_s(draft: Draft, turn: Turn, need: Need) -> float:
-    """Seconds until the turn would be placed if what is held before it takes as much as it does itself."""
+def _wait_s(draft: Draft, turn: Turn, need: Need) -> float | None:
+    """Seconds until rate limits let the turn go if what is held before it takes as much as it does itself; None: it
+    waits for the end of other turns, and when that comes is not known."""
     ahead = draft.held[0] if turn.request.run_class == 0 else sum(draft.held)
     wait_s = math.inf
     candidates = [draft.replicas[name] for name in members_for(draft, turn)]
@@ -260,12 +273,11 @@ def _wait_s(draft: Draft, turn: Turn, need: Need) -> float:
         if not replica.healthy:
             continue
         if replica.budget is None:
-            wait_s = min(wait_s, 0.0)
-            continue
+            return None
         usd = usd_of(replica, turn.request, need)
         alone_s = _opens(replica, need, usd, draft.now) - draft.now
         wait_s = min(wait_s, alone_s + ahead * ledger.refill_s(replica.budget, need, usd) / len(candidates))
-    return wait_s if math.isfinite(wait_s) else 0.0
+    return wait_s if 0 < wait_s < math.inf else None
 
 
 def _grow(draft: Draft, turn: Turn, prompt_tokens: int, completion_tokens: int) -> None:

@@ -44,6 +44,11 @@ def submit(draft: Draft, turn: Turn, run: Run | None) -> None:
     if replica is not None:
         place(draft, turn, run, replica)
         return
+    if turn.gives_up_at is not None and turn.gives_up_at <= draft.now:
+        limited.refuse_late(draft, turn)
+        if run is not None and run.run_id in draft.runs:
+            put_run(draft, run)
+        return
     _hold(draft, turn, home.name if home else None)
     if turn.gives_up_at is not None:
         set_patience_timer(draft, turn)

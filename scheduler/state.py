@@ -281,8 +281,8 @@ class State(Struct, frozen=True, gc=False):
     """Which run a tool call id belongs to (None: several), and the minute it is remembered from."""
     tool_call_minutes: Map[int, Chain]
     """By minute, the keys of `tool_calls` to look at when it has passed."""
-    timers: Map[int, Chain]
-    """By second, what to look at when it has come: see `timers`."""
+    timers: Map[float, Chain]
+    """By time, what to look at when it has come: see `timers`."""
     orphaned: Map[DataplaneId, float]
     """Dataplanes whose stream is lost, and when their turns in flight are dropped."""
     absent: Map[DataplaneId, float]
@@ -323,7 +323,7 @@ class Draft(Struct):
     shares: Map[Caller, Share]
     tool_calls: Map[tuple[Caller, str], tuple[RunId | None, int]]
     tool_call_minutes: Map[int, Chain]
-    timers: Map[int, Chain]
+    timers: Map[float, Chain]
     orphaned: Map[DataplaneId, float]
     absent: Map[DataplaneId, float]
     ended_runs: Map[tuple[RunId, Caller], int]

@@ -1,6 +1,7 @@
 """What has to be looked at when its time comes. Pure; works on a draft.
 
-Timers are kept by the second, and are lazy: nothing is taken out when it becomes pointless. A run has exactly one,
+Timers are kept by the second, those of a client's patience by less, and are lazy: nothing is taken out when it becomes
+pointless. A run has exactly one,
 never later than TURN_LIMIT_S from now, so that no turn can outlive its limit unnoticed: when it comes, the run is
 looked at and the timer set to the next moment that may matter. One-shot turns have one each. A pause has one, for
 its reservation. So has a turn that is not to be held for ever.
@@ -21,6 +22,8 @@ TurnTimer = tuple[Literal["turn"], TurnId, None]
 PauseTimer = tuple[Literal["pause"], RunId, float]
 """The run, and when its pause began: a later pause is another one."""
 PatienceTimer = tuple[Literal["patience"], TurnId, None]
+PATIENCES_A_S = 16
+"""A client that waits no longer is told within a sixteenth of a second, where other timers may be a second late."""
 Timer = RunTimer | TurnTimer | PauseTimer | PatienceTimer
 
 
@@ -47,11 +50,18 @@ def set_pause_timer(draft: Draft, run: Run) -> None:
 def set_patience_timer(draft: Draft, turn: Turn) -> None:
     """Looks at a held turn when it gives up."""
     assert turn.gives_up_at is not None
-    _set(draft, turn.gives_up_at, ("patience", turn.request.turn_id, None))
+    at = patience_ends_at(turn.gives_up_at)
+    timer: Timer = ("patience", turn.request.turn_id, None)
+    draft.timers = draft.timers.set(at, (timer, draft.timers.get(at)))
+
+
+def patience_ends_at(gives_up_at: float) -> float:
+    """When a held turn is looked at that gives up then: what gives up at about the same time is one look."""
+    return math.ceil(gives_up_at * PATIENCES_A_S) / PATIENCES_A_S
 
 
 def take_due(draft: Draft) -> list[Timer]:
-    """Takes out all timers whose second has come: by kind and then by their ids,
+    """Takes out all timers whose time has come: by kind and then by their ids,
     so that the outcome depends on nothing else."""
     due: list[Any] = []
     for second in sorted(second for second in draft.timers if second <= draft.now):

@@ -45,6 +45,11 @@ def arrived(draft: Draft, event: TurnArrived) -> None:
     if (pool is None or not pool.members) and not draft.unknown_models[request.one_shot]:
         _refuse_model(draft, Turn(request, event.dataplane, run_id, arrived_at, ()))
         return
+    if request.deadline_s is not None and request.deadline_s <= event.held_s:
+        draft.effects.append(
+            RefuseTurn(event.dataplane, request.turn_id, Reason.DEADLINE, "its deadline has passed already")
+        )
+        return
     if run_id is not None:
         run = arrive(draft, run_id, request)
     draft.arrivals += 1

@@ -138,3 +138,21 @@ def test_a_key_that_is_no_utf_8_is_refused_before_usage_is_asked_for() -> None:
     found = chat.parse(body)
     assert isinstance(found, ApiError)
     assert (found.status, found.message) == (400, "body: expected JSON in UTF-8: invalid start byte at byte 2")
+
+
+@pytest.mark.parametrize("text", ["\\ud800", "\\ud800abc", "\\udc00", "\\ud800\\ud800", "a\\ud83d\\ude00\\ud83d"])
+@pytest.mark.parametrize("rest", ["", ', "messages": [{"role": "user", "content": "and so on"}]'])
+def test_half_a_character_is_called_so(text: str, rest: str) -> None:
+    found = chat.parse(f'{{"model": "{text}"{rest}}}'.encode())
+    assert isinstance(found, ApiError)
+    assert (found.status, found.message) == (
+        400,
+        r"body: expected JSON: an escape like \ud800 is half a character, its other half is missing",
+    )
+
+
+@pytest.mark.parametrize("body", [b'{"model": "\\ud83d', b'{"model": "\\u12"', b'{"model": "\\\\ud800"', b'{"model"'])
+def test_a_body_that_ends_too_soon_is_called_truncated(body: bytes) -> None:
+    found = chat.parse(body)
+    assert isinstance(found, ApiError)
+    assert found.message == "body: expected JSON: Input data was truncated"

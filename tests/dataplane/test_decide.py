@@ -100,6 +100,16 @@ async def test_with_labels_a_generative_model_answers_one_token_as_a_run_that_en
     assert running.app.snapshot()["gauges"]["runs"] == 0
 
 
+@pytest.mark.parametrize("body", [CLASSIFY, CHOOSE])
+async def test_a_decision_waits_as_long_as_its_client_says_and_takes_no_runs_money(
+    running: Rig, body: dict[str, Any]
+) -> None:
+    lines = ("x-luftpause-wait-s-max: 3", "x-luftpause-deadline: 2000-01-01", "x-luftpause-budget-usd: 1")
+    await running.ask(decide(body, *lines))
+    turn = running.scheduler.turns[0]
+    assert (turn.wait_ms_max, turn.deadline_ms, turn.HasField("budget_usd")) == (3000, 0, False)
+
+
 async def test_model_and_class_are_as_the_client_says(running: Rig) -> None:
     await running.ask(decide({**CHOOSE, "model": "other"}, "x-luftpause-class: batch"))
     turn = running.scheduler.turns[0]

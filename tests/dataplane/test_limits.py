@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.stack import Stack, fetched, free_ports, running_stack, started, wait_healthy
+from tests.waiting import wait_until_sync
 
 pytestmark = pytest.mark.e2e
 
@@ -60,6 +61,11 @@ class Limited:
         with contextlib.closing(http.client.HTTPConnection(parts.netloc, timeout=10)) as connection:
             connection.request("POST", "/fake/failures", json.dumps({"status": status, "count": count}))
             assert connection.getresponse().status == 200
+
+    def in_flight(self) -> int:
+        """Turns in flight, by the scheduler's status."""
+        raw = fetched(f"{self.stack.status_url}/status")
+        return 0 if raw is None else sum(replica["in_flight"] for replica in json.loads(raw)["replicas"])
 
     @contextlib.contextmanager
     def restarted_scheduler(self) -> Iterator[None]:
@@ -226,3 +232,19 @@ def test_a_forecast_of_a_run_is_told_to_its_caller(tmp_path: pathlib.Path) -> No
         assert stack.get("/v1/forecast?run=nobody")[0] == 404
         for query in ("", "?run=", "?run=r&steps=0", "?run=r&steps=x", "?run=r&step=1"):
             assert stack.get(f"/v1/forecast{query}")[0] == 400, query
+
+
+def test_who_waits_no_longer_for_a_busy_replica_is_told_what_is_known(tmp_path: pathlib.Path) -> None:
+    slow = {"reply_tokens": "100", "token_ms": "100"}
+    with limited(tmp_path, slow, keys=("max_in_flight = 1",)) as stack, ThreadPoolExecutor(1) as clients:
+        busy = clients.submit(stack.ask, max_tokens=60)
+        wait_until_sync(lambda: stack.in_flight() == 1)
+        status, headers, body = stack.ask({"x-luftpause-wait-s-max": "1.2"})
+        assert (status, body["error"]["code"]) == (429, "not_soon")
+        assert body["error"]["message"].startswith("it waited 1.")
+        assert int(headers["retry-after"]) == 5
+        status, _, body = stack.ask({"x-luftpause-deadline": "2000-01-01T00:00:00Z"})
+        assert (status, body["error"]["code"]) == (504, "deadline_cannot_be_met")
+        assert busy.result()[0] == 200
+        status, _, body = stack.ask({"x-luftpause-deadline": "2000-01-01T00:00:00Z"})
+        assert (status, body["error"]["code"]) == (504, "deadline_cannot_be_met"), "with room too"

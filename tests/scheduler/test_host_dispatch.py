@@ -310,3 +310,14 @@ async def test_every_dataplane_is_told_which_runs_ended() -> None:
             answers = await client.until(lambda answers: [run for each in answers for run in each.ended_runs])
             (ended,) = (run for each in answers for run in each.ended_runs)
             assert (ended.run_id, ended.caller) == ("r", "me")
+
+
+async def test_a_client_that_waits_no_longer_is_told_without_a_tick() -> None:
+    """Nothing ticks here: only the turn's own moment can end its wait."""
+    async with running_host((A,)) as running:
+        client = running.dispatch()
+        await client.open()
+        await client.send(admits=[turn("t1"), turn("t2", prompt_bytes=0, wait_ms_max=200)])
+        refusal = await client.refusal("t2")
+        assert refusal.reason == turn_pb2.REFUSAL_REASON_NOT_SOON
+        assert refusal.retry_after_ms == 5000
