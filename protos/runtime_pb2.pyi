@@ -193,7 +193,9 @@ class SpawnRequest(_message.Message):
     parent: _builtins.str
     """Handle of the run below which it belongs; empty: none."""
     caller: _builtins.str
-    """Who asks, the unit of fairness; at most 128 bytes. A child has its root's caller."""
+    """Who asks, the unit of fairness; what is not printable is left out, the rest cut at 128 bytes. A child has its
+    root's caller.
+    """
     traceparent: _builtins.str
     """W3C trace context of the request."""
     @_builtins.property
@@ -1062,7 +1064,7 @@ class DecideRequest(_message.Message):
     model: _builtins.str
     """The model; empty: the first that a healthy replica of the kind serves."""
     caller: _builtins.str
-    """Who asks, the unit of fairness; at most 128 bytes."""
+    """Who asks, the unit of fairness; what is not printable is left out, the rest cut at 128 bytes."""
     traceparent: _builtins.str
     """W3C trace context of the request."""
     @_builtins.property

@@ -209,7 +209,7 @@ class Turn(_message.Message):
     new_run_id: _builtins.str
     """The id the run gets if run_id is empty and no tool call id identifies it. Needed if run_id is empty."""
     caller: _builtins.str
-    """Who asked, the unit of fairness; at most 128 bytes. Empty: the anonymous caller."""
+    """Who asked, the unit of fairness; cut at 128 bytes. Empty: the anonymous caller."""
     run_class: Global___RunClass.ValueType
     """Whether a person waits."""
     kind: Global___ReplicaKind.ValueType

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from common.grants import ForbiddenError, Grant
-from common.ids import cut_caller
+from common.grants import CLASSES, ForbiddenError, Grant
 from runtime.journal import Journal
-from runtime.orders import SpawnRequest
+from runtime.orders import SpawnRequest, clean_caller
 from runtime.refusals import NotAllowedError, UnknownRunError
 from runtime.tree import Tree
 
@@ -43,6 +42,8 @@ class Access:
             self.check("parent", [request.parent])
         if request.service_class is None and request.parent is not None:
             return request
+        if request.service_class not in (None, *CLASSES):
+            return request  # `orders` refuses it, whatever the token
         try:
             return replace(request, service_class=self._grant.class_of(request.service_class or ""))
         except ForbiddenError as error:
@@ -56,6 +57,6 @@ class Access:
     def caller_of(self, named: str) -> str:
         """The caller of a request that names `named` (empty: none). Raises NotAllowedError."""
         try:
-            return self._grant.caller_of(cut_caller(named))
+            return self._grant.caller_of(clean_caller(named))
         except ForbiddenError as error:
             raise NotAllowedError("caller", str(error)) from None

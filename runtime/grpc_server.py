@@ -23,7 +23,14 @@ from protos import runtime_pb2_grpc
 from runtime import wire
 from runtime.access import Access
 from runtime.decisions import Question
-from runtime.refusals import InvalidArgumentError, NoAnswerError, NotAllowedError, RefusedError, UnknownRunError
+from runtime.refusals import (
+    ArgumentError,
+    InvalidArgumentError,
+    NoAnswerError,
+    NotAllowedError,
+    UnknownRunError,
+    WrongStateError,
+)
 from runtime.run import RunState, Usage
 from runtime.service import AWAIT_S, Runtime
 from runtime.store import StoreError
@@ -50,6 +57,13 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+_STATUS: dict[type[ArgumentError], grpc.StatusCode] = {
+    InvalidArgumentError: grpc.StatusCode.INVALID_ARGUMENT,
+    UnknownRunError: grpc.StatusCode.NOT_FOUND,
+    NotAllowedError: grpc.StatusCode.PERMISSION_DENIED,
+    WrongStateError: grpc.StatusCode.FAILED_PRECONDITION,
+}
 
 
 class RunsService(runtime_pb2_grpc.RunsServicer):
@@ -169,16 +183,10 @@ async def _refusing(context: Context) -> AsyncIterator[None]:
     """Ends the call with the status of what the block raises."""
     try:
         yield
-    except InvalidArgumentError as error:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-    except UnknownRunError as error:
-        await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
-    except NotAllowedError as error:
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+    except ArgumentError as error:
+        await context.abort(_STATUS[type(error)], f"{wire.field_of(error.argument)}: {error.problem}")
     except (NoAnswerError, StoreError) as error:
         await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-    except RefusedError as error:
-        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
 
 @contextlib.asynccontextmanager

@@ -9,17 +9,13 @@ Read next: `tasks`, `forms`.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import functools
-import inspect
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import msgspec
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.request_state import RequestStateSecurity
 from mcp.shared.exceptions import MCPError
@@ -31,7 +27,7 @@ from mcp_types import (
     ToolAnnotations,
 )
 from mcp_types.version import is_version_at_least
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from common.auth import Guard
 from common.trace_context import usable
@@ -39,15 +35,11 @@ from runtime import approvals, forms, reports, tasks
 from runtime.access import Access
 from runtime.decisions import Question
 from runtime.journal import Journal
-from runtime.orders import SpawnRequest
-from runtime.refusals import RefusedError
+from runtime.mcp_tools import spawn_request, tool, with_spawn_arguments
 from runtime.service import AWAIT_S, Runtime
-from runtime.store import StoreError
 from runtime.tool_descriptions import (
     ALLOW,
-    ARGUMENTS,
     DECIDING_MODEL,
-    DESCRIPTIONS,
     HANDLE,
     HANDLES,
     INPUT,
@@ -59,8 +51,8 @@ from runtime.tool_descriptions import (
 
 SERVER_NAME = "luftpause"
 """Sealed state of one server is not taken by another: the name must not change between releases."""
-VERSION = "1"
-"""Of the tools and their arguments."""
+VERSION = "0.1.0"
+"""Of the release, as clients show it."""
 RUN_S = 55.0
 """How long `run` waits: clients commonly give a call 60 s."""
 STATE_TTL_S = 30 * 24 * 3600.0
@@ -154,7 +146,7 @@ class Surface:
 
     async def _spawn(self, ctx: Context, arguments: dict[str, Any]) -> Journal:
         access = self.access(ctx.headers)
-        asked = access.check_spawn(SpawnRequest(**_snake(arguments)))
+        asked = access.check_spawn(spawn_request(arguments))
         return await self._runtime.spawn(asked, self._caller(ctx, access), _traceparent(ctx))
 
     def _caller(self, ctx: Context, access: Access) -> str:
@@ -243,19 +235,6 @@ def build(runtime: Runtime, guard: Guard, key: bytes, keep_s: float) -> MCPServe
     """
     security = RequestStateSecurity(keys=[key], ttl=STATE_TTL_S)
     surface = Surface(runtime, guard)
-    reads = ToolAnnotations(read_only_hint=True)
-    starts = ToolAnnotations(read_only_hint=False, destructive_hint=False)
-    ends = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True)
-    tools: tuple[tuple[str, Callable[..., Any], ToolAnnotations], ...] = (
-        ("spawn", _with_spawn_arguments(surface.spawn), starts),
-        ("await", surface.await_, reads),
-        ("run", _with_spawn_arguments(surface.run), starts),
-        ("status", surface.status, reads),
-        ("cancel", surface.cancel, ends),
-        ("approve", surface.approve, starts),
-        ("decide", surface.decide, reads),
-        ("tools", surface.tools, reads),
-    )
     return MCPServer(
         SERVER_NAME,
         instructions=INSTRUCTIONS,
@@ -263,63 +242,26 @@ def build(runtime: Runtime, guard: Guard, key: bytes, keep_s: float) -> MCPServe
         log_level="WARNING",
         request_state_security=security,
         extensions=[tasks.Tasks(runtime, surface.access, surface.result, keep_s)],
-        tools=[_tool(name, method, hints) for name, method, hints in tools],
+        tools=tools_of(surface),
     )
 
 
-def _tool(name: str, method: Callable[..., Any], hints: ToolAnnotations) -> Tool:
-    """The tool, which refuses arguments that it does not know: one that is misspelt is not silently left out."""
-    tool = Tool.from_function(
-        _refusing(method), name=name, description=DESCRIPTIONS[name], annotations=hints, structured_output=False
+def tools_of(surface: Surface) -> list[Tool]:
+    """The tools, in the order in which clients are told them."""
+    reads = ToolAnnotations(read_only_hint=True)
+    starts = ToolAnnotations(read_only_hint=False, destructive_hint=False)
+    ends = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True)
+    tools: tuple[tuple[str, Callable[..., Any], ToolAnnotations], ...] = (
+        ("spawn", with_spawn_arguments(surface.spawn), starts),
+        ("await", surface.await_, reads),
+        ("run", with_spawn_arguments(surface.run), starts),
+        ("status", surface.status, reads),
+        ("cancel", surface.cancel, ends),
+        ("approve", surface.approve, starts),
+        ("decide", surface.decide, reads),
+        ("tools", surface.tools, reads),
     )
-    known = tool.fn_metadata.arg_model
-    strict: Any = type(known.__name__, (known,), {"model_config": ConfigDict(extra="forbid"), "__module__": __name__})
-    tool.fn_metadata = tool.fn_metadata.model_copy(update={"arg_model": strict})
-    tool.parameters = strict.model_json_schema(by_alias=True)
-    return tool
-
-
-def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
-    """`method`, whose refusals the client reads as errors of the tool."""
-
-    @functools.wraps(method)
-    async def answer(*args: Any, **arguments: Any) -> Any:
-        try:
-            return await method(*args, **arguments)
-        except (RefusedError, StoreError) as error:
-            raise ToolError(str(error)) from None
-
-    return answer
-
-
-def _with_spawn_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
-    """`method`, with the arguments of `SpawnRequest` in its signature, by which the SDK knows them."""
-
-    @functools.wraps(method)
-    async def spawning(ctx: Context, **arguments: Any) -> Any:
-        return await method(ctx, **arguments)
-
-    hints = get_type_hints(SpawnRequest)
-    parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)]
-    for field in dataclasses.fields(SpawnRequest):
-        name = _camel(field.name)
-        default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-        described: Any = Annotated.__class_getitem__((hints[field.name], Field(description=ARGUMENTS[name])))  # type: ignore[attr-defined]
-        parameters.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=described)
-        )
-    spawning.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return spawning
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(each.title() for each in others)
-
-
-def _snake(arguments: dict[str, Any]) -> dict[str, Any]:
-    named = {_camel(field.name): field.name for field in dataclasses.fields(SpawnRequest)}
-    return {named[name]: value for name, value in arguments.items()}
+    return [tool(name, method, hints) for name, method, hints in tools]
 
 
 def _told(content: dict[str, Any]) -> CallToolResult:

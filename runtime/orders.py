@@ -1,6 +1,6 @@
 """What a client may ask of a new run, checked argument by argument. Pure.
 
-The names in the errors are those of the MCP tools, which are those of the gRPC messages in JSON.
+The names in the errors are those of the MCP tools; `wire.field_of` knows those of the gRPC messages.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from common.ids import cut_caller
+from common.ids import Caller, cut_caller
 from runtime.records import Limits, Order, RunClass
 from runtime.refusals import InvalidArgumentError
 from runtime.run import RunState
@@ -68,7 +68,9 @@ def check(request: SpawnRequest, model: str, parent: RunState | None, missing: C
             _check_range(argument, budget, 1, NUMBER_MAX)
     seconds = request.budget_seconds
     if seconds is not None and not (math.isfinite(seconds) and 0 < seconds <= NUMBER_MAX):
-        raise InvalidArgumentError("budgetSeconds", "expected a number more than 0; leave it out for no limit")
+        raise InvalidArgumentError(
+            "budgetSeconds", f"expected a number more than 0, at most {NUMBER_MAX}; leave it out for no limit"
+        )
     return Order(
         task=request.task,
         model=model,
@@ -83,8 +85,8 @@ def check(request: SpawnRequest, model: str, parent: RunState | None, missing: C
     )
 
 
-def clean_caller(text: str) -> str:
-    """A caller as it can stand in a header: printable, at most 128 bytes."""
+def clean_caller(text: str) -> Caller:
+    """A caller as it can stand in a header: printable, cut at 128 bytes."""
     return cut_caller("".join(char for char in text.strip() if char.isprintable()))
 
 

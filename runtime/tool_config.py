@@ -2,9 +2,10 @@
 
 [[server]]
 name = "wiki"
-command = ["python", "-m", "examples.wikipedia"]
+command = ["python", "wikipedia/server.py"]
 
-`load` reads the file, `Server.environment` and `Server.headers` read the environment. What runs them is `toolbox`.
+`load` reads the file; a `command` runs in the file's folder. `Server.environment` and `Server.headers` read the
+environment. What runs them is `toolbox`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from common.tables import TableError, is_url, line_of, read_tables
@@ -27,12 +28,13 @@ class ToolConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One MCP server. The fields are the keys of a `[[server]]` table; exactly one of `command` and `url` is given."""
+    """One MCP server. All but `folder` are keys of a `[[server]]` table; one of `command` and `url` is given."""
 
     name: str
     """Unique in the file; 1 to 32 characters of A-Z a-z 0-9 _ -."""
     command: tuple[str, ...] | None = None
-    """Executable and arguments of a server that speaks over its standard input and output (stdio)."""
+    """Executable and arguments of a server that speaks over its standard input and output (stdio). It runs in
+    the folder of this file: relative paths are below that."""
     url: str | None = None
     """Address of a server that speaks Streamable HTTP."""
     env: tuple[str, ...] = ()
@@ -43,6 +45,15 @@ class Server:
     """Longest time that a call may take, in seconds."""
     tools: tuple[str, ...] | None = None
     """Tools that are offered, by their names on the server; absent: all."""
+    folder: pathlib.Path | None = None
+    """Where `command` runs; None: where we do."""
+
+    @property
+    def place(self) -> str:
+        """What is started or connected to, for people; no arguments, which may be secret."""
+        if self.command is None:
+            return str(self.url)
+        return self.command[0] if self.folder is None else f"{self.command[0]} in {self.folder}"
 
     def environment(self) -> dict[str, str]:
         """The variables of `env` that are set. Raises ToolConfigError naming one that is not."""
@@ -64,7 +75,7 @@ def load(path: pathlib.Path) -> tuple[Server, ...]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ToolConfigError(f"tools file {path}: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
-    return parse(text, str(path))
+    return tuple(replace(server, folder=path.parent.absolute()) for server in parse(text, str(path)))
 
 
 def parse(text: str, source: str = "tools file") -> tuple[Server, ...]:
@@ -82,7 +93,7 @@ def parse(text: str, source: str = "tools file") -> tuple[Server, ...]:
 
 
 def _server(table: dict[str, Any], source: str, text: str, number: int) -> Server:
-    known = {f.name for f in fields(Server)}
+    known = {f.name for f in fields(Server)} - {"folder"}
 
     def fail(key: str, problem: str) -> ToolConfigError:
         return ToolConfigError(f"{source}{line_of(text, 'server', number, key)}: {problem}")

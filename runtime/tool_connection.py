@@ -130,7 +130,11 @@ class Connection:
             executable, *arguments = server.command
             # A server may print before it speaks, in whatever encoding; else the client would wait for it in vain.
             child = StdioServerParameters(
-                command=executable, args=arguments, env=server.environment(), encoding_error_handler="replace"
+                command=executable,
+                args=arguments,
+                env=server.environment(),
+                cwd=server.folder,
+                encoding_error_handler="replace",
             )
             async with self._handshaken(stdio_client(child)) as client:
                 yield client
@@ -249,7 +253,8 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return (str(error) or type(error).__name__).splitlines()[0]
+    # Of an event loop's choice, the text of an OSError has its number and file, or the number alone.
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
 
 
 async def _list_tools(client: Client) -> list[Tool]:

@@ -186,7 +186,8 @@ class _Upstream:
             task.add_done_callback(self._on_done)
             await connection.over.wait()
             # A connection that never came up is over at the end of its task, whose error says why.
-            self._went_down(_error_of(task) or connection.reason)
+            error = _error_of(task)
+            self._went_down(f"{self.server.place}: {error}" if error else connection.reason)
             failures = 0 if time.monotonic() - began >= _STEADY_S else failures + 1
             delay_s = min(_DELAY_S_MAX, _DELAY_S_MIN * 2 ** min(failures, 10)) * random.uniform(0.5, 1.0)
             with contextlib.suppress(TimeoutError):

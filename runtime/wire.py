@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
@@ -37,6 +38,19 @@ STATES = {
 }
 _CLASSES = {RunClass.INTERACTIVE: turn_pb2.RUN_CLASS_INTERACTIVE, RunClass.BATCH: turn_pb2.RUN_CLASS_BATCH}
 _MODES = {pb.AWAIT_MODE_UNSPECIFIED: "all", pb.AWAIT_MODE_ALL: "all", pb.AWAIT_MODE_ANY: "any"}
+_FIELDS = {
+    "budgetTokens": "budget.tokens",
+    "budgetToolCalls": "budget.tool_calls",
+    "budgetSeconds": "budget.seconds",
+    "timeout": "timeout_s",
+    "tools": "tools.names",
+}
+"""Arguments whose field is not called the same."""
+
+
+def field_of(argument: str) -> str:
+    """The field of a request in `runtime.proto` that is an argument of the MCP tools."""
+    return _FIELDS.get(argument) or re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", argument)
 
 
 def read_spawn(message: pb.SpawnRequest) -> SpawnRequest:
@@ -70,8 +84,10 @@ def _read_class(number: int) -> str | None:
 
 
 def read_mode(number: int) -> str:
-    """The mode of an await; an unknown one is refused by the service."""
-    return _MODES.get(number, str(number))  # type: ignore[call-overload, no-any-return]
+    """The mode of an await. Raises InvalidArgumentError."""
+    if number not in _MODES:
+        raise InvalidArgumentError("mode", "expected AWAIT_MODE_ALL or AWAIT_MODE_ANY")
+    return _MODES[number]  # type: ignore[index]
 
 
 def read_states(numbers: Sequence[int]) -> frozenset[State]:

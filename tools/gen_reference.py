@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Run as a file, it finds the checkout's packages all the same.
@@ -27,7 +28,9 @@ from fakes.provider.config import ProviderConfig  # noqa: E402
 from fakes.toolserver import ToolServerConfig  # noqa: E402
 from runtime import exposition as runtime_exposition  # noqa: E402
 from runtime.config import RuntimeConfig  # noqa: E402
+from runtime.mcp_server import Surface, tools_of  # noqa: E402
 from runtime.metrics import Metrics as RuntimeMetrics  # noqa: E402
+from runtime.wire import field_of  # noqa: E402
 from scheduler.config import SchedulerConfig  # noqa: E402
 from scheduler.exposition import render  # noqa: E402
 from scheduler.summary import Summary  # noqa: E402
@@ -51,7 +54,7 @@ Written by `tools/gen_reference.py` from the code; what it means is in the [guid
 
 def reference() -> str:
     """The document."""
-    parts = [HEAD, *settings(), *command_line(), *pool_file(), *tokens_file(), *metrics()]
+    parts = [HEAD, *settings(), *command_line(), *pool_file(), *tokens_file(), *tools_file(), *mcp_tools(), *metrics()]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -136,30 +139,43 @@ def _option(param: Any) -> tuple[str, str, str]:
 def pool_file() -> Iterator[str]:
     """The keys of a replica."""
     yield "## Pool file\n\nTOML, one `[[replica]]` table for each. An unknown key is an error that names its line.\n"
-    yield _keys("pool", "Replica")
+    yield _keys("common/pool.py", "Replica")
 
 
 def tokens_file() -> Iterator[str]:
     """The keys of a token."""
     yield "## Tokens file\n\nTOML, one `[[token]]` table for each. An unknown key is an error that names its line.\n"
-    yield _keys("tokens", "Token")
+    yield _keys("common/tokens.py", "Token")
 
 
-def _keys(module: str, record: str) -> str:
-    """The keys of a table in a file, from the record that they fill."""
-    tree = ast.parse((ROOT / "common" / f"{module}.py").read_text())
+def tools_file() -> Iterator[str]:
+    """The keys of a tool server."""
+    yield (
+        "## Tools file\n\nNamed by `LUFTPAUSE_RUNTIME_TOOLS`. TOML, one `[[server]]` table for each MCP server, with "
+        "either `command` or `url`. An unknown key is an error that names its line.\n"
+    )
+    yield _keys("runtime/tool_config.py", "Server", but=("folder",))
+
+
+def _keys(module: str, record: str, but: tuple[str, ...] = ()) -> str:
+    """The keys of a table in a file, from the record that they fill; `but` are fields that are no keys."""
+    tree = ast.parse((ROOT / module).read_text())
     [found] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == record]
     rows = []
     for field, text in zip(found.body, found.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
             default = "needed" if field.value is None else f"`{_toml(_value(field.value))}`"
             name = ast.unparse(field.target)
-            rows.append((f"`{name}`", default.replace("`unset`", "unset"), str(text.value.value)))
+            if name in but:
+                continue
+            rows.append((f"`{name}`", default.replace("`unset`", "unset"), " ".join(str(text.value.value).split())))
     return table(("key", "default", "what it is"), *rows)
 
 
 def _value(default: ast.expr) -> object:
-    """A default that stands there, or is a constant with a name."""
+    """A default that stands there, or is a constant with a name; made anew for each record, it is an empty table."""
+    if isinstance(default, ast.Call):
+        return {}
     return {"CLASSES": CLASSES}[default.id] if isinstance(default, ast.Name) else ast.literal_eval(default)
 
 
@@ -175,6 +191,40 @@ def _toml(value: object) -> str:
             return f"[{', '.join(map(_toml, value))}]"
         case _:
             return str(value)
+
+
+def mcp_tools() -> Iterator[str]:
+    """The arguments of the runtime's MCP tools, with their fields in gRPC."""
+    yield (
+        "## Arguments of the MCP tools\n\nThe gRPC service `luftpause.v1.Runs` "
+        "([runtime.proto](../protos/runtime.proto)) takes the same in its requests, by the names of the column gRPC; "
+        "its other methods are described there. `run` has the arguments of `spawn`.\n"
+    )
+    nobody = cast("Any", None)  # it is described, not called
+    for tool in tools_of(Surface(nobody, nobody)):
+        properties = tool.parameters["properties"]
+        if not properties or tool.name == "run":
+            continue
+        needed = tool.parameters.get("required", ())
+        rows = [
+            (
+                f"`{name}`",
+                _json_type(schema),
+                "needed" if name in needed else f"`{json.dumps(schema['default'])}`".replace("`null`", "unset"),
+                f"`{field_of(name)}`",
+                schema["description"],
+            )
+            for name, schema in properties.items()
+        ]
+        yield f"### `{tool.name}`\n\n{tool.description}\n"
+        yield table(("argument", "type", "default", "gRPC", "what it is"), *rows)
+
+
+def _json_type(schema: dict[str, Any]) -> str:
+    """The type of an argument in a word or two."""
+    if "anyOf" in schema:
+        return next(_json_type(each) for each in schema["anyOf"] if each.get("type") != "null")
+    return f"{_json_type(schema['items'])}s" if schema["type"] == "array" else str(schema["type"])
 
 
 def metrics() -> Iterator[str]:

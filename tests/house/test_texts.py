@@ -8,6 +8,7 @@ import re
 import pytest
 
 from cli.state import version
+from runtime.mcp_server import VERSION
 from tests.house.sources import ROOT, texts
 
 PRIVATE = re.compile(
@@ -71,6 +72,10 @@ def test_containers_are_of_this_version() -> None:
     named = re.findall(r"LUFTPAUSE_VERSION:-([^}]+)}", (ROOT / "compose.yaml").read_text())
     assert named
     assert set(named) == {version()}
+
+
+def test_mcp_clients_are_told_this_version() -> None:
+    assert version() == VERSION
 
 
 def test_every_image_copies_only_what_its_service_needs() -> None:

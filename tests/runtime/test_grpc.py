@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import pathlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,7 +17,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from common.auth import Guard
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc, turn_pb2
-from runtime import grpc_server
+from runtime import grpc_server, wire
+from runtime.orders import SpawnRequest
 from tests.runtime.journals import assert_valid
 from tests.runtime.rig import Hold, Rig, rig
 
@@ -106,12 +109,24 @@ async def test_runs_are_listed_by_tree_and_state_and_in_parts(served: Served) ->
     ("method", "request_", "status", "text"),
     [
         ("Spawn", pb.SpawnRequest(), grpc.StatusCode.INVALID_ARGUMENT, "task: expected a text"),
-        ("Spawn", pb.SpawnRequest(task="x", service_class=7), grpc.StatusCode.INVALID_ARGUMENT, "serviceClass: "),  # type: ignore[arg-type]
+        ("Spawn", pb.SpawnRequest(task="x", service_class=7), grpc.StatusCode.INVALID_ARGUMENT, "service_class: "),  # type: ignore[arg-type]
         ("Spawn", pb.SpawnRequest(task="x", parent="no"), grpc.StatusCode.NOT_FOUND, "parent: there is no run 'no'"),
         ("Await", pb.AwaitRequest(), grpc.StatusCode.INVALID_ARGUMENT, "handles: expected 1 to 1000"),
         ("Await", pb.AwaitRequest(handles=["no"]), grpc.StatusCode.NOT_FOUND, "handles: there is no run 'no'"),
-        ("Await", pb.AwaitRequest(handles=["no"], mode=9), grpc.StatusCode.INVALID_ARGUMENT, "mode: "),  # type: ignore[arg-type]
+        (
+            "Await",
+            pb.AwaitRequest(handles=["no"], mode=9),  # type: ignore[arg-type]
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "mode: expected AWAIT_MODE_",
+        ),
         ("Get", pb.GetRequest(handle="no"), grpc.StatusCode.NOT_FOUND, "handle: there is no run 'no'"),
+        ("Await", pb.AwaitRequest(handles=["no"], timeout_s=-1), grpc.StatusCode.INVALID_ARGUMENT, "timeout_s: "),
+        (
+            "Spawn",
+            pb.SpawnRequest(task="x", budget=pb.Budget(seconds=math.nan)),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "budget.seconds: expected a number more than 0, at most ",
+        ),
         ("List", pb.ListRequest(states=[99]), grpc.StatusCode.INVALID_ARGUMENT, "states: "),  # type: ignore[list-item]
         ("List", pb.ListRequest(limit=1001), grpc.StatusCode.INVALID_ARGUMENT, "limit: expected 1 to 1000"),
         ("List", pb.ListRequest(after="no"), grpc.StatusCode.NOT_FOUND, "after: there is no run 'no'"),
@@ -126,6 +141,20 @@ async def test_a_bad_request_is_refused_with_its_status(
         await getattr(stub(served[1]), method)(request_)
     assert refused.value.code() is status
     assert (refused.value.details() or "").startswith(text)
+
+
+async def test_every_argument_of_a_spawn_is_told_by_a_field_of_its_request() -> None:
+    for field in dataclasses.fields(SpawnRequest):
+        first, *others = field.name.split("_")
+        message: Any = pb.SpawnRequest.DESCRIPTOR
+        for part in wire.field_of(first + "".join(each.title() for each in others)).split("."):
+            message = message.fields_by_name[part].message_type
+
+
+async def test_a_caller_is_cut_and_stripped_as_a_header_of_the_dataplane(served: Served) -> None:
+    r, channel = served
+    handle = (await stub(channel).Spawn(pb.SpawnRequest(task="x", caller="me\n" + "é" * 400))).handle
+    assert (await r.settled(handle)).caller == "me" + "é" * 63
 
 
 async def test_a_traceparent_that_is_none_harms_no_run(served: Served) -> None:

@@ -150,9 +150,14 @@ async def test_bad_arguments_are_errors_that_name_them(runtime: RuntimeProcess, 
         assert "handles: there is no run 'nobody'" in await error(client, "await", handles=["nobody"])
         assert "budgetTokens: expected a whole number from 1" in await error(client, "spawn", task="x", budgetTokens=-1)
         assert "tools: there is no tool 'x'; there are: lookup" in await error(client, "spawn", task="x", tools=["x"])
-        assert "maxToolCalls" in await error(client, "spawn", task="x", maxToolCalls="many")
-        assert "task" in await error(client, "spawn")
-        assert "budgetToken\n" in await error(client, "spawn", task="x", budgetToken=5)
+        wrong = await error(client, "spawn", maxToolCalls="many", budgetToken=5)
+        assert "maxToolCalls: expected a valid integer" in wrong
+        assert "task: it is needed" in wrong
+        assert "budgetToken: there is no such argument; there are: task, model, " in wrong
+        assert "://" not in wrong
+        for seconds in (1e308, -1):
+            assert f"at most {2**53}" in await error(client, "spawn", task="x", budgetSeconds=seconds)
+        assert "expected 'interactive' or 'batch'" in await error(client, "spawn", task="x", serviceClass="fast")
         done = await call(client, "run", task="x")
         assert "parent: run" in await error(client, "spawn", task="x", parent=done["handle"])
         assert "waits for no approval" in await error(client, "approve", handle=done["handle"], allow=True)

@@ -65,6 +65,13 @@ def test_what_is_wrong_is_told_with_its_line(text: str, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_command_runs_in_the_folder_of_the_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/tools.toml").write_text(HEAD + "command = ['./serve']")
+    monkeypatch.chdir(tmp_path)
+    assert [server.folder for server in load(pathlib.Path("sub/tools.toml"))] == [tmp_path / "sub"]
+
+
 def test_a_file_that_is_not_there_is_told(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ToolConfigError, match=r"tools file .*none.toml: No such file"):
         load(tmp_path / "none.toml")
