@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 
 from cli import web
-from cli.services import HOST, Service, is_dataplane
+from cli.services import HOST, Service
 
 _MACOS_PORTS = (5000, 7000)
 """Held by AirPlay Receiver."""
@@ -28,20 +28,26 @@ def misuse(services: Iterable[Service]) -> str | None:
 
 def taken(services: Iterable[Service]) -> list[str]:
     """One line for each port of `services` that is not free, with the option to change."""
-    return [
-        f"port {port} of {service.name} is taken{_by_whom(service, port)}; choose another one with {flag}{_macos(port)}"
-        for service in services
-        for flag, port in service.ports
-        if _is_taken(port)
-    ]
+    lines = []
+    for service in services:
+        held = [(flag, port) for flag, port in service.ports if _is_taken(port)]
+        whose = _by_whom(service, [port for _, port in held])
+        lines += [
+            f"port {port} of {service.name} is taken{whose}; choose another one with {flag}{_macos(port)}"
+            for flag, port in held
+        ]
+    return lines
 
 
-def _by_whom(service: Service, port: int) -> str:
-    """The instance there is told where it is cheap to know: a dataplane's health speaks of its scheduler."""
-    if service.name != "dataplane":
-        return ""
-    body = web.get(f"http://{HOST}:{port}/health").body
-    return " by another luftpause (./luftpause down --state DIR ends it)" if is_dataplane(body) else ""
+def _by_whom(service: Service, held: list[int]) -> str:
+    """Tells of another instance where it is cheap to know: metrics, open without a token, have the service's name.
+
+    A service's gRPC port is beside the one that tells them. The fakes tell none of their own.
+    """
+    mark = f"luftpause_{service.name}_".encode()
+    if any(mark in web.get(f"http://{HOST}:{port}/metrics").body for port in held):
+        return " by another luftpause (./luftpause down --state DIR ends it)"
+    return ""
 
 
 def _is_taken(port: int) -> bool:

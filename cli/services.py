@@ -92,11 +92,6 @@ def has_scheduler(body: bytes) -> bool:
     return _scheduler_of(body) == "connected"
 
 
-def is_dataplane(body: bytes) -> bool:
-    """Whether this is what a dataplane's /health says."""
-    return _scheduler_of(body) in ("connected", "waiting")
-
-
 def _scheduler_of(body: bytes) -> object:
     try:
         return json.loads(body)["scheduler"]

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import pathlib
+import shlex
 import tomllib
 from collections.abc import Iterator
 from typing import Any
@@ -33,6 +34,8 @@ class ServiceUp:
     process: Recorded
     health_urls: tuple[str, ...]
     """URLs that answer 2xx while it is healthy."""
+    settings: dict[str, str]
+    """The environment variables that `up` set for it, by which it is started again; no secrets."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,6 +57,11 @@ class Instance:
     def processes(self) -> list[Recorded]:
         """The services' processes, the last started one first."""
         return [service.process for service in reversed(self.services)]
+
+
+def command(name: str, folder: pathlib.Path) -> str:
+    """The call of the command `name` for the instance in `folder`, as a shell reads it."""
+    return f"./luftpause {name}" + ("" if folder == DEFAULT else f" --state {shlex.quote(str(folder))}")
 
 
 def version() -> str:
@@ -78,7 +86,8 @@ def read(folder: pathlib.Path) -> Instance | None:
 
 def _instance(document: dict[str, Any]) -> Instance:
     services = tuple(
-        ServiceUp(Recorded(**entry["process"]), tuple(entry["health_urls"])) for entry in document.pop("services")
+        ServiceUp(Recorded(**entry["process"]), tuple(entry["health_urls"]), dict(entry["settings"]))
+        for entry in document.pop("services")
     )
     supervisor = document.pop("supervisor")
     return Instance(**document, services=services, supervisor=Recorded(**supervisor) if supervisor else None)

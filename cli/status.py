@@ -69,7 +69,7 @@ def _report(folder: pathlib.Path, instance: state.Instance) -> dict[str, Any]:
         "services": services,
         "scheduler": json.loads(scheduler.body) if scheduler and scheduler.is_ok else None,
         "scheduler_error": _fault(scheduler) if scheduler else "",
-        "hint": _hint(instance, services, now),
+        "hint": _hint(folder, instance, services, now),
     }
 
 
@@ -82,10 +82,13 @@ def _fault(answer: web.Answer) -> str:
     return answer.error or f"HTTP {answer.status}"
 
 
-def _hint(instance: state.Instance, services: list[dict[str, Any]], now: dict[int, processes.Seen]) -> str:
+def _hint(
+    folder: pathlib.Path, instance: state.Instance, services: list[dict[str, Any]], now: dict[int, processes.Seen]
+) -> str:
     """What to do about an instance that is not whole any more."""
     if instance.supervisor is not None and not processes.is_running(instance.supervisor, now):
-        return "the up that watched it is gone; ./luftpause down clears up"
+        return f"the up that watched it is gone; {state.command('down', folder)} clears up"
     if not all(service["running"] for service in services):
-        return "./luftpause down ends what is left"
+        again, end = state.command("up --detach", folder), state.command("down", folder)
+        return f"{again} starts what has ended, {end} ends what is left"
     return ""

@@ -22,7 +22,7 @@ from typing import IO
 
 from cli import guard, processes, web
 from cli.services import Service
-from cli.state import ROOT
+from cli.state import ROOT, ServiceUp
 
 HEALTHY_WITHIN_S = 60.0
 _LOOK_INTERVAL_S = 0.1
@@ -67,6 +67,7 @@ class Supervisor:
         """`settings` are environment variables that all services get; their output goes to `logs`, or through us."""
         # A service finds its modules in this checkout, whatever lies in the current folder.
         own = {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+        self._settings = settings
         self._environment = {**os.environ, **own, **settings}
         self._logs = logs
         self.itself = processes.record("up", os.getpid())
@@ -81,9 +82,13 @@ class Supervisor:
                 signal.signal(number, self._on_signal)
 
     @property
-    def recorded(self) -> list[tuple[Service, processes.Recorded]]:
-        """What was started, in that order."""
-        return [(child.service, child.recorded) for child in self._children]
+    def recorded(self) -> list[tuple[Service, ServiceUp]]:
+        """What was started, in that order, and how."""
+        return [(child.service, self._up(child)) for child in self._children]
+
+    def _up(self, child: Child) -> ServiceUp:
+        settings = {**self._settings, **child.service.settings}
+        return ServiceUp(child.recorded, child.service.health_urls, settings)
 
     def start(self, service: Service) -> None:
         """Starts `service`."""

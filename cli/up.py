@@ -6,6 +6,7 @@ Everything that can be wrong with the call is found before the first service is 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -76,8 +77,8 @@ def up(
     """Start luftpause on this machine, and stop it on Ctrl-C.
 
     Without --engine and --pool it starts two fake engines and a fake classifier, and without LUFTPAUSE_RUNTIME_TOOLS a
-    fake tool server. Where it is up already, it says so and exits 0; the options of that call change nothing. It exits
-    1 if a service ends by itself.
+    fake tool server. Where it is up already, it says so and exits 0; the options of that call change nothing, and what
+    has ended of a detached instance is started again as it was. It exits 1 if a service ends by itself.
     """
     engines: list[replicas.Engine] = ctx.meta[_ENGINES]
     _check_environment()
@@ -122,7 +123,7 @@ def _bring_up(
     state.create(folder)
     with _sole_up(folder) as running:
         if running is not None:
-            typer.echo(f"luftpause is up already (state {folder}); ./luftpause down ends it")
+            typer.echo(f"luftpause is up already (state {folder}); {state.command('down', folder)} ends it")
             typer.echo(_addresses(running))
             return
         taken = ports.taken(wanted)
@@ -175,7 +176,7 @@ def _wanted(names: list[str], chosen: services.Ports, workers: int) -> list[serv
 def _sole_up(folder: pathlib.Path) -> Iterator[state.Instance | None]:
     """Yields None while this is the only `up` of `folder` and nothing is up, else what is up.
 
-    Waits for another `up` that is starting. Raises StateError where services of one that has ended are partly gone.
+    Waits for another `up` that is starting. Raises what `_start_again` raises.
     """
     deadline = time.monotonic() + _OTHER_UP_WITHIN_S
     while True:
@@ -193,19 +194,45 @@ def _sole_up(folder: pathlib.Path) -> Iterator[state.Instance | None]:
 
 
 def _still_up(folder: pathlib.Path, instance: state.Instance | None) -> state.Instance | None:
-    """`instance` if it is detached and whole. What a killed `up` has left is ended, and its file removed."""
+    """`instance` if it is detached, made whole. What a killed `up` has left is ended, and its file removed."""
     if instance is None:
         return None
     now = processes.snapshot()
     running = [s for s in instance.services if processes.is_running(s.process, now)]
     if instance.supervisor is None and running:
-        if len(running) < len(instance.services):
-            gone = ", ".join(s.process.name for s in instance.services if s not in running)
-            raise state.StateError(f"{gone} of the instance in {folder} has ended; end the rest with ./luftpause down")
-        return instance
+        ended = [s for s in instance.services if s not in running]
+        return _start_again(folder, instance, ended) if ended else instance
     processes.end(instance.processes())
     state.remove(folder)
     return None
+
+
+def _start_again(folder: pathlib.Path, instance: state.Instance, ended: list[state.ServiceUp]) -> state.Instance:
+    """`instance` once its services that have `ended` are started as they were. Raises ServiceError, and ends them then.
+
+    What `up` did not set itself, tokens and keys among it, is taken from the environment of this call.
+    """
+    processes.end(each.process for each in ended)  # a child that outlived its service may hold the port
+    table = services.table(services.Ports(), workers=1)
+    watching = supervisor.Supervisor({}, folder / "logs")
+    try:
+        for each in ended:
+            known = table[each.process.name]
+            watching.start(dataclasses.replace(known, ports=(), health_urls=each.health_urls, settings=each.settings))
+            started = {up.process.name: up for _, up in watching.recorded}
+            whole = tuple(started.get(s.process.name, s) for s in instance.services)
+            instance = dataclasses.replace(instance, services=whole)
+            state.write(folder, instance)
+        watching.wait_healthy()
+    except supervisor.Stopped:
+        watching.end()
+        options.fail("stopped before all was healthy")
+    except BaseException:
+        watching.end()
+        raise
+    watching.detach()
+    _say(f"started again: {', '.join(each.process.name for each in ended)}")
+    return instance
 
 
 def _run(
@@ -265,7 +292,7 @@ def _instance(
         version=state.version(),
         ready=ready,
         supervisor=None if detached else watching.itself,
-        services=tuple(state.ServiceUp(recorded, service.health_urls) for service, recorded in started),
+        services=tuple(up for _, up in started),
         ports={flag: port for service, _ in started for flag, port in reversed(service.ports)},
         dataplane_url=chosen.dataplane_url,
         status_url=chosen.status_url,
@@ -298,22 +325,21 @@ def _mcp_url(instance: state.Instance, option: str) -> str:
 
 
 def _to_try(instance: state.Instance, folder: pathlib.Path, *, detach: bool) -> str:
-    named = "" if folder == state.DEFAULT else f" --state {shlex.quote(str(folder))}"
     started = {service.process.name for service in instance.services}
     header = '"Authorization: Bearer $LUFTPAUSE_TOKEN"' if options.token() else ""
-    lines = ["try", f"  ./luftpause status{named}"]
+    lines = ["try", f"  {state.command('status', folder)}"]
     model = _a_model(instance.dataplane_url) if "dataplane" in started else None
     if model:
         body = json.dumps({"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello"}]})
         shown = f"-H {header} " if header else ""
         url = f"{instance.dataplane_url}/v1/chat/completions"
         lines.append(f"  curl -N -i {url} {shown}-H 'content-type: application/json' -d {shlex.quote(body)}")
-        lines.append(f"  ./luftpause load --agents 4 --duration-s 20{named}")
+        lines.append(f"  {state.command('load --agents 4 --duration-s 20', folder)}")
     if "runtime" in started:
         shown = f" --header {header}" if header else ""
         url = _mcp_url(instance, "--runtime-port")
         lines.append(f"  claude mcp add --transport http luftpause {url}{shown}")
-    return "\n".join([*lines, f"end it with ./luftpause down{named}" if detach else "end it with Ctrl-C"])
+    return "\n".join([*lines, f"end it with {state.command('down', folder) if detach else 'Ctrl-C'}"])
 
 
 def _a_model(dataplane_url: str) -> str | None:

@@ -2,7 +2,8 @@
 
 STANDIN_PORTS are its ports; each answers what all services would at once, but `/die`, which ends it with exit code 3.
 STANDIN_MODELS is the status that it answers `/v1/models` with; STANDIN_SICK=1 makes its one replica unhealthy.
-STANDIN_UNHEALTHY=1 makes that a 503, STANDIN_HANGS=1 makes it deaf to SIGTERM, STANDIN_CHILD=1 gives it a child.
+STANDIN_UNHEALTHY=1 makes that a 503, STANDIN_HANGS=1 makes it deaf to SIGTERM, STANDIN_CHILD=1 gives it a child,
+STANDIN_DIES=1 ends it at once with exit code 3.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import threading
 class Answers(http.server.BaseHTTPRequestHandler):
     """See the module."""
 
-    BODY = b"""{"scheduler": "connected", "data": [{"id": "standin-1"}], "held": [], "runs": [], "replicas": [
+    BODY = b"""{"scheduler": "connected", "metrics": ["luftpause_scheduler_x", "luftpause_dataplane_x"],
+        "data": [{"id": "standin-1"}], "held": [], "runs": [], "replicas": [
         {"name": "one", "models": [], "healthy": %s, "in_flight": 0, "capacity": null, "engine_running": null,
          "engine_waiting": null, "kv_usage": null}]}""" % (b"false" if os.environ.get("STANDIN_SICK") else b"true")
 
@@ -39,6 +41,8 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
 def main() -> None:
     """Entry point."""
+    if os.environ.get("STANDIN_DIES") == "1":
+        sys.exit(3)
     hangs = os.environ.get("STANDIN_HANGS") == "1"
     signal.signal(signal.SIGTERM, signal.SIG_IGN if hangs else lambda *_: os._exit(0))
     if os.environ.get("STANDIN_CHILD") == "1":
