@@ -15,7 +15,8 @@ from dataplane import errors
 from dataplane.exchange import Reply
 from dataplane.identity import Identity
 from dataplane.kept_alive import KeptAliveTurn
-from dataplane.limits import TOO_MANY_REQUESTS
+from dataplane.limits import TOO_MANY_REQUESTS, reported_status
+from dataplane.meter import TOO_LARGE
 from dataplane.proxy import Proxy, Turn
 from dataplane.pump import Lane
 from dataplane.request import Request
@@ -135,7 +136,7 @@ class FallbackTurn(KeptAliveTurn):
         self._spare_body = (self._spare_body + data)[:SPARE_BYTES_MAX]
         if complete:
             self._engine = None
-            self._fall_back(f"engine answered {self._spare.status}", self._spare.status)
+            self._fall_back_from(self._spare.status)
 
     def lane(self) -> Lane | None:
         """As `Turn.lane`; an answer that is kept back has none."""
@@ -145,7 +146,7 @@ class FallbackTurn(KeptAliveTurn):
         """As `Turn.lost`; an answer that was kept back is over with it."""
         if self._spare is not None and self._reply is None:
             self._engine = None
-            self._fall_back(f"engine answered {self._spare.status}", self._spare.status)
+            self._fall_back_from(self._spare.status)
         else:
             super().lost(problem, untouched)
 
@@ -161,6 +162,10 @@ class FallbackTurn(KeptAliveTurn):
         if self._left is None:
             return self._proxy.pool.fallbacks(self._ticket.replica)
         return self._left
+
+    def _fall_back_from(self, status: int) -> None:
+        too_large = TOO_LARGE.encode() in self._spare_body
+        self._fall_back(f"engine answered {status}", reported_status(status, too_large))
 
     def _fall_back(self, problem: str, status: int) -> None:
         """Reports the failure, and asks for a place among the replicas that are left."""

@@ -21,6 +21,7 @@ BUDGET_USD = b"x-luftpause-budget-usd"
 
 WAIT_S_LIMIT = 7 * 86400.0
 TOO_MANY_REQUESTS = 429
+CONTENT_TOO_LARGE = 413
 USD_LIMIT = 1e9
 _NUMBER = re.compile(rb"\d{1,12}(\.\d{1,9})?")
 _TELLING = re.compile(rb"(x-|anthropic-)?ratelimit-|retry-after", re.IGNORECASE)
@@ -82,6 +83,12 @@ def told(lines: Iterable[bytes], aliases: Mapping[str, str], date: str) -> list[
 def told_wait(lines: Iterable[bytes], date: str) -> list[turn_pb2.LimitHeader]:
     """As `told`, but only how long to wait."""
     return _found(lines, _WAIT, {}, date)
+
+
+def reported_status(status: int, too_large: bool) -> int:
+    """What the scheduler is told that an engine answered: a request that is too large in itself is no reason to leave
+    its replica alone, whichever status says so."""
+    return CONTENT_TOO_LARGE if status == TOO_MANY_REQUESTS and too_large else status
 
 
 def _found(

@@ -57,6 +57,8 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+TOO_LARGE = "Request too large"
+"""What OpenAI says with a 429 where a request is larger than a whole rate limit, so that no wait helps."""
 _NULL = msgspec.Raw(b"null")
 
 
@@ -74,7 +76,17 @@ _PAUSING = frozenset(("tool_calls", "function_call"))
 class Meter:
     """What has been read of a reply so far."""
 
-    __slots__ = ("done", "error", "finish_reason", "first_token", "has_tool_calls", "news", "tool_call_ids", "usage")
+    __slots__ = (
+        "done",
+        "error",
+        "finish_reason",
+        "first_token",
+        "has_tool_calls",
+        "news",
+        "too_large",
+        "tool_call_ids",
+        "usage",
+    )
 
     def __init__(self) -> None:
         self.finish_reason = ""
@@ -88,6 +100,8 @@ class Meter:
         """Whether something was read since the owner set this to False."""
         self.error = False
         """Whether the engine reported an error inside a reply with status 200."""
+        self.too_large = False
+        """Whether that error is about the size of this very request."""
 
     @property
     def whole(self) -> bool:
@@ -116,6 +130,7 @@ class Meter:
         self.news = True
         if reply.error is not None:
             self.error = True
+            self.too_large = TOO_LARGE in str(reply.error)
         if reply.usage != _NULL:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self.usage = _USAGE.decode(reply.usage)

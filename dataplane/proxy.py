@@ -18,6 +18,7 @@ from dataplane import chat, errors
 from dataplane.exchange import EngineError, Reply
 from dataplane.fresh_ids import id_source
 from dataplane.identity import Identity
+from dataplane.limits import reported_status
 from dataplane.meter import Meter, ReplyMeter, StreamMeter
 from dataplane.metrics import Metrics
 from dataplane.pool_view import PoolView
@@ -325,7 +326,7 @@ class Turn:
         assert reply is not None
         self._ended = True
         if reply.status >= 300:
-            self._fail(f"engine answered {reply.status}", reply.status)
+            self._fail(f"engine answered {reply.status}", reported_status(reply.status, meter.too_large))
         elif meter.error:
             self._fail("engine reported an error in its reply")
         else:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from dataplane import errors
 from dataplane.exchange import EngineError, Reply
+from dataplane.limits import reported_status
 from dataplane.meter import ReplyMeter
 from dataplane.proxy import STALL_S_MAX, Proxy
 from dataplane.tickets import Ticket
@@ -151,7 +152,7 @@ class _WholeTurn:
             self._failed(error.message)
             return error
         if status >= 300:
-            self._failed(f"engine answered {status}", status)
+            self._failed(f"engine answered {status}", reported_status(status, meter.too_large))
         elif meter.error:
             self._failed("engine reported an error in its reply")
         else:

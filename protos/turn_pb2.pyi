@@ -446,7 +446,9 @@ class Report(_message.Message):
     traceparent: _builtins.str
     """The traceparent of the turn."""
     status: _builtins.int
-    """FAILED: HTTP status that the engine answered; 0: it could not be reached; absent: it failed otherwise."""
+    """FAILED: HTTP status that the engine answered, 413 also where it called the request too large for a rate limit;
+    0: it could not be reached; absent: it failed otherwise.
+    """
     age_ms: _builtins.int
     """Milliseconds since it happened: a report that nobody waits for may travel with a later one."""
     @_builtins.property

@@ -80,9 +80,16 @@ def decide(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             resync.resynced(draft, event)
         case _:
             assert_never(event)
-    fill(draft)
+    _place_held(draft)
     reindex(draft)
     return draft.freeze(), tuple(draft.effects)
+
+
+def _place_held(draft: Draft) -> None:
+    fill(draft)
+    while draft.hopeless:
+        turns.refuse_hopeless(draft)
+        fill(draft)
 
 
 def _run_ended(draft: Draft, event: RunEnded) -> None:

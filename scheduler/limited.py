@@ -34,6 +34,8 @@ these."""
 WAITED_S_MIN = 0.05
 """Less is not called waiting."""
 TOO_MANY_REQUESTS = 429
+TOO_LARGE = 413
+"""As a dataplane reports it: also what an engine answers 429 and calls too large."""
 SERVER_ERROR = 500
 UNREACHABLE = 0
 
@@ -79,6 +81,9 @@ def fits(draft: Draft, replica: Replica, turn: Turn) -> bool:
     opens = _opens(replica, need, usd_of(replica, turn.request, need), draft.now)
     if opens <= draft.now:
         return True
+    if opens == math.inf and _fits_nowhere(draft, turn, need):
+        draft.hopeless.append(turn.request.turn_id)
+        return False
     _dry(draft, replica, turn, opens)
     return False
 
@@ -151,8 +156,13 @@ def failed(draft: Draft, turn: Turn, event: TurnFailed) -> Turn:
     spent = None if was_taken else Spent(0, 0)
     budget = _told(replica, turn, event.limits, draft.now)
     budget = ledger.settle(budget, reservation, spent, draft.now, was_taken=was_taken)
-    if status == TOO_MANY_REQUESTS:
-        budget = ledger.refused_429(budget, reservation, event.limits or LimitsTold(), draft.now)
+    limits = event.limits or LimitsTold()
+    refused = status in (TOO_MANY_REQUESTS, TOO_LARGE)
+    for_size = ledger.too_large(budget, reservation, limits, draft.now) if refused else None
+    if for_size is not None:
+        budget = for_size
+    elif status == TOO_MANY_REQUESTS:
+        budget = ledger.refused_429(budget, reservation, limits, draft.now)
     elif status == UNREACHABLE or (status is not None and status >= SERVER_ERROR):
         budget = ledger.failed(budget, reservation, draft.now)
     put_replica(draft, _wet(draft, replica, budget))
@@ -217,10 +227,8 @@ def refuses(draft: Draft, turn: Turn, run: Run | None) -> bool:
     """Refuses a turn that arrives and can never be placed, or not as soon as its client wants; True if it did."""
     request = turn.request
     need = need_of(draft, turn)
-    members = members_for(draft, turn)
-    if members and all(_never(draft.replicas[name], need) for name in members):
-        text = f"at least {need.prompt_least:.0f} prompt tokens: more than the window of any replica of its model holds"
-        _refuse(draft, turn, Reason.NEVER_FITS, text)
+    if _fits_nowhere(draft, turn, need):
+        refuse_for_size(draft, turn)
         return True
     if not can_afford(draft, turn):
         _refuse(
@@ -237,6 +245,15 @@ def refuses(draft: Draft, turn: Turn, run: Run | None) -> bool:
         _refuse_for_time(draft, turn, wait_s)
         return True
     return False
+
+
+def refuse_for_size(draft: Draft, turn: Turn) -> None:
+    """Refuses a turn that is in no lane, and too large for every replica of its model."""
+    need = need_of(draft, turn)
+    text = f"at least {need.prompt_least:.0f} prompt tokens"
+    if need.max_tokens is not None:
+        text += f" and max_tokens of {need.max_tokens}"
+    _refuse(draft, turn, Reason.NEVER_FITS, f"{text}: more than the window of any replica of its model holds")
 
 
 def refuse_late(draft: Draft, turn: Turn) -> None:
@@ -288,8 +305,12 @@ def _grow(draft: Draft, turn: Turn, prompt_tokens: int, completion_tokens: int) 
         draft.runs = draft.runs.set(run.run_id, replace(run, context=context))
 
 
-def _never(replica: Replica, need: Need) -> bool:
-    return replica.budget is not None and ledger.never_fits(replica.budget, need) is not None
+def _fits_nowhere(draft: Draft, turn: Turn, need: Need) -> bool:
+    """Whether the turn is too large for every replica that it may go to."""
+    budgets = [draft.replicas[name].budget for name in members_for(draft, turn)]
+    return bool(budgets) and all(
+        budget is not None and ledger.never_fits(budget, need, draft.now) is not None for budget in budgets
+    )
 
 
 def _refuse(draft: Draft, turn: Turn, reason: Reason, text: str) -> None:

@@ -45,6 +45,8 @@ def submit(draft: Draft, turn: Turn, run: Run | None) -> None:
         place(draft, turn, run, replica)
         return
     if turn.gives_up_at is not None and turn.gives_up_at <= draft.now:
+        if turn.reserved_usd is not None:
+            money.release_usd(draft, turn)
         limited.refuse_late(draft, turn)
         if run is not None and run.run_id in draft.runs:
             put_run(draft, run)

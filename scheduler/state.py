@@ -335,6 +335,8 @@ class Draft(Struct):
     effects: list[Effect] = field(default_factory=list)
     roomier: list[ReplicaName] = field(default_factory=list)
     """Replicas that may take held turns now: they got room, or turns came to wait for them."""
+    hopeless: list[TurnId] = field(default_factory=list)
+    """Held turns that turned out to be too large for every replica of their model."""
     rested: list[ReplicaName] = field(default_factory=list)
     """Replicas that are no longer left alone after a 429: runs at home there are tied to them again."""
     touched: dict[ReplicaName, Replica] = field(default_factory=dict)

@@ -18,6 +18,7 @@ from scheduler.events import (
 )
 from scheduler.fairness import held_key
 from scheduler.habits import USUAL
+from scheduler.money import members_for
 from scheduler.placement import drop_held, free_slot, placement, rehome_all, rehome_held, submit
 from scheduler.pools import put_replica
 from scheduler.runs import arrive, expect_back, expect_no_more, forget, identify, put_run, remember_tool_calls, without
@@ -212,6 +213,17 @@ def refuse_unserved(draft: Draft) -> None:
         turn = draft.turns[key[-1]]
         leave_lane(draft, turn, comes_again=False)
         _refuse_model(draft, turn)
+
+
+def refuse_hopeless(draft: Draft) -> None:
+    """Refuses held turns that fit nowhere any more, so that those behind them may go."""
+    for turn_id in draft.hopeless:
+        turn = draft.turns.get(turn_id)
+        if turn is not None and turn.replica is None:
+            draft.roomier.extend(members_for(draft, turn))
+            leave_lane(draft, turn, comes_again=False)
+            limited.refuse_for_size(draft, turn)
+    draft.hopeless.clear()
 
 
 def _refuse_model(draft: Draft, turn: Turn) -> None:

@@ -78,8 +78,9 @@ class ProviderServer:
         told = headers.tell(self._config.family, self.quota, now)
         if not isinstance(charge, Charge):
             told |= headers.retry_after(self._config.retry_after, charge, now)
+            message = self.quota.refusal(len(raw), max_tokens)
             return json_response(
-                {"error": {"message": "rate limit reached", "type": "tokens", "code": "rate_limit_exceeded"}}, 429, told
+                {"error": {"message": message, "type": "tokens", "code": "rate_limit_exceeded"}}, 429, told
             )
         prompt = len(raw) // TOKEN_BYTES
         completion = round(self._config.reply_tokens * self._chance.lognormvariate(0, _SIGMA))

@@ -87,6 +87,13 @@ class Quota:
         self.requests.level -= 1
         return Charge(amount, self.tokens.number)
 
+    def refusal(self, body_bytes: int, max_tokens: int | None) -> str:
+        """What is said with a 429, in OpenAI's words."""
+        amount, limit = body_bytes / TOKEN_BYTES + (max_tokens or UNTOLD_TOKENS), self.tokens.limit
+        if amount <= limit:
+            return "rate limit reached"
+        return f"Request too large on tokens per min (TPM): Limit {limit * self.says:.0f}, Requested {amount:.0f}."
+
     def end(self, at: float, charge: Charge, tokens: int) -> None:
         """Corrects the charge by what the request did take. What a fixed window has forgotten stays so."""
         self.tokens.to(at)

@@ -4,6 +4,8 @@ period and kind. Pure. The theory is in `windows`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from scheduler.budgets.headers import PERIODS_S, Seen
@@ -93,6 +95,20 @@ def first_seen(seen: Seen, at: float) -> Window | None:
     window = replace(window, told=True)
     told = see(window, seen, None, at)
     return replace(told, mark_level=told.level)
+
+
+def window_of(windows: Sequence[Window], seen: Seen) -> int | None:
+    """Which window an answer tells of: the one of its name; else the only one of its dimension, of which the provider
+    has not told by another name."""
+    same, only = 0, None
+    for number, window in enumerate(windows):
+        if window.dimension is seen.dimension:
+            if window.label == seen.label:
+                return number
+            same += 1
+            if not (window.label and seen.label):
+                only = number
+    return only if same == 1 else None
 
 
 def _is_as_thought(window: Window, seen: Seen) -> bool:

@@ -16,14 +16,13 @@ most, and has none any more when a turn of it ended well.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from operator import is_
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from scheduler.budgets import learned
-from scheduler.budgets.answers import ROUNDED, first_seen, see, taken_on_arrival
+from scheduler.budgets import learned, sizes
+from scheduler.budgets.answers import ROUNDED, first_seen, see, taken_on_arrival, window_of
 from scheduler.budgets.headers import Dimension, LimitsTold, Seen
 from scheduler.budgets.learned import Usage, sent
 from scheduler.budgets.prediction import Need
@@ -100,6 +99,8 @@ class Budget(Struct, frozen=True, gc=False):
     """The turn that decides whether others may follow is in flight."""
     counted: float = 1.0
     """Share of `max_tokens` that the provider counts on arrival."""
+    max_counts_until: float = 0.0
+    """Until then all of `max_tokens` is believed to count, since a turn was refused for that alone: see `sizes`."""
     usage: Usage | None = None
     """What was sent, where the configuration wants limits learned and nothing told of them yet."""
     passes: bool = False
@@ -134,19 +135,17 @@ def opens_at(budget: Budget, need: Need, usd: float, at: float) -> float:
         opens = max(opens, at + LATER_S)
     if budget.waits_for_word and budget.in_flight:
         opens = max(opens, at + LATER_S)
+    if never_fits(budget, need, at) is not None:
+        return math.inf
     for window in budget.windows:
-        if need.prompt_least >= window.limit and window.dimension in PROMPT_COUNTED:
-            return math.inf
         opens = max(opens, fits_at(window, _amount(budget, window, need, usd), at))
     return opens
 
 
-def never_fits(budget: Budget, need: Need) -> Window | None:
-    """The window that is too small for the turn's prompt even when full, if there is one."""
-    for window in budget.windows:
-        if window.dimension in PROMPT_COUNTED and need.prompt_least >= window.limit:
-            return window
-    return None
+def never_fits(budget: Budget, need: Need, at: float) -> Window | None:
+    """The window that is too small for the turn even when full, if there is one."""
+    max_counts = at < budget.max_counts_until and budget.counted >= 1.0
+    return sizes.too_small(budget.windows, need, max_counts=max_counts)
 
 
 def headroom(budget: Budget, need: Need, usd: float, at: float) -> float:
@@ -206,7 +205,7 @@ def told(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at
     windows = list(budget.windows)
     counted = budget.counted
     for seen in limits.seen:
-        number = _number_of(windows, seen)
+        number = window_of(windows, seen)
         if number is None:
             window = first_seen(seen, at)
             if window is not None and len(windows) < WINDOWS_MAX:
@@ -238,12 +237,25 @@ def well(budget: Budget, reservation: Reservation) -> Budget:
     return replace(budget, failures=0)
 
 
+def too_large(budget: Budget, reservation: Reservation, limits: LimitsTold, at: float) -> Budget | None:
+    """After a 429 or 413 of a turn for its size alone, which closes nothing; None: it was for something else."""
+    told: list[float | None] = [None] * len(budget.windows)
+    for seen in limits.seen:
+        number = window_of(budget.windows, seen)
+        if number is not None:
+            told[number] = seen.remaining
+    if not sizes.refused_for_size(budget.windows, reservation.marks, told):
+        return None
+    return replace(budget, counted=1.0, max_counts_until=at + sizes.BELIEVED_S)
+
+
 def refused_429(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at: float) -> Budget:
     """After a 429: nothing fits until the time it names, and the window to blame is emptied."""
     refusals = budget.refusals + 1
     wait_s = limits.retry_after_s
-    if wait_s is not None and (budget.usage is not None or not budget.windows):
-        wait_s = min(wait_s, COOLDOWN_S_MAX)  # nothing but its word says that it is as long as that
+    if wait_s is not None:
+        # What fits any window at all fits it after its period: that it is longer, nothing but its word says.
+        wait_s = min(wait_s, max([COOLDOWN_S_MAX, *(window.period_s for window in budget.windows)]))
     cooldown_s = min(COOLDOWN_S * 2 ** min(budget.refusals, 6), COOLDOWN_S_MAX) if wait_s is None else wait_s
     if budget.usage is not None and not budget.windows:
         budget = replace(budget, windows=learned.windows(budget.usage, at))
@@ -337,20 +349,6 @@ def _actual(dimension: Dimension, spent: Spent) -> float:
     return spent.usd if dimension is Dimension.USD else spent.prompt + spent.completion
 
 
-def _number_of(windows: Sequence[Window], seen: Seen) -> int | None:
-    """Which window an answer tells of: the one of its name; else the only one of its dimension, of which the provider
-    has not told by another name."""
-    same, only = 0, None
-    for number, window in enumerate(windows):
-        if window.dimension is seen.dimension:
-            if window.label == seen.label:
-                return number
-            same += 1
-            if not (window.label and seen.label):
-                only = number
-    return only if same == 1 else None
-
-
 def _counted(counted: float, window: Window, seen: Seen, mark: Mark, need: Need) -> float:
     """The share of `max_tokens` that is counted on arrival, by how much a full window lacks after the turn's charge.
 
@@ -376,7 +374,7 @@ def _guilty(budget: Budget, reservation: Reservation | None, limits: LimitsTold,
         return None
     marks = reservation.marks if reservation is not None else ()
     for seen in limits.seen:
-        number = _number_of(windows, seen)
+        number = window_of(windows, seen)
         if number is not None and seen.remaining is not None:
             wanted = marks[number].charge if number < len(marks) else 1.0
             if seen.remaining < wanted:

@@ -209,6 +209,25 @@ async def test_an_engines_refusal_is_passed_on_as_it_is(rig: Rig, status: str) -
     await rig.reported("STARTED", "FAILED")
 
 
+@pytest.mark.parametrize(
+    "said", [b"Request too large for m on tokens per min (TPM): Limit 6, Requested 9", b"slow down"]
+)
+async def test_a_request_too_large_for_a_rate_limit_is_told_from_one_too_many(rig: Rig, said: bytes) -> None:
+    body = b'{"error": {"message": "%b", "code": "rate_limit_exceeded"}}' % said
+
+    async def refuse(call: Call) -> None:
+        await call.send(whole(body, "429 Too Many Requests"))
+
+    rig.engine.script = refuse
+    await rig.start()
+    response = await rig.ask(request(CHAT))
+    assert (response.status, response.body) == (429, body)
+    await rig.reported("STARTED", "FAILED")
+    failed = rig.scheduler.last(turn_pb2.REPORT_KIND_FAILED)
+    assert failed is not None
+    assert failed.status == (413 if b"large" in said else 429)
+
+
 async def test_an_engine_that_does_not_speak_http_is_a_502(rig: Rig) -> None:
     async def babble(call: Call) -> None:
         await call.send(b"220 mail.example ESMTP\r\n")

@@ -137,6 +137,18 @@ def test_a_turn_larger_than_the_window_is_a_clear_400(tmp_path: pathlib.Path) ->
         assert stack.stats() == {"served": 0, "served_tokens": 0, "refused": 0, "refused_tokens": 0}
 
 
+def test_a_turn_with_larger_max_tokens_than_the_window_hinders_nobody(tmp_path: pathlib.Path) -> None:
+    limits = "limits = { tokens_per_minute = 6000, requests_per_minute = 30 }"
+    with limited(tmp_path, {"token_ms": "1"}, keys=(limits,)) as stack:
+        status, _, body = stack.ask(max_tokens=70000)
+        assert (status, body["error"]["code"]) == (429, "rate_limit_exceeded"), "the provider's own words"
+        assert stack.ask({"x-luftpause-caller": "other", "x-luftpause-wait-s-max": "5"})[0] == 200
+        status, _, body = stack.ask(max_tokens=70000)
+        assert (status, body["error"]["code"]) == (400, "never_fits")
+        assert "max_tokens of 70000" in body["error"]["message"]
+        assert stack.stats()["refused"] == 1
+
+
 def test_a_deadline_that_cannot_be_met_is_told_at_once(tmp_path: pathlib.Path) -> None:
     limits = "limits = { tokens_per_minute = 100 }"
     with limited(tmp_path, {"window_tokens": "100"}, keys=(limits,)) as stack:

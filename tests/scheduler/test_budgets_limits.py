@@ -104,14 +104,14 @@ def test_a_replica_that_could_not_be_reached_is_still_waited_for() -> None:
 def test_a_turn_near_the_whole_window_waits_and_goes() -> None:
     budget, _ = taken(ledger.start((TOKENS,), 0.0), need(3000))
     large = need(5900, 90)
-    assert ledger.never_fits(budget, large) is None
+    assert ledger.never_fits(budget, large, 0.0) is None
     opens = ledger.opens_at(budget, large, 0.0, 0.0)
     assert opens <= 30.1
     assert fits(budget, large, opens + 0.01)
 
 
 def test_a_turn_larger_than_the_window_never_fits() -> None:
-    assert ledger.never_fits(ledger.start((TOKENS,), 0.0), need(6001)) is not None
+    assert ledger.never_fits(ledger.start((TOKENS,), 0.0), need(6001), 0.0) is not None
 
 
 def test_a_continuous_window_is_told_from_a_fixed_one() -> None:
