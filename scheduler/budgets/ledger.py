@@ -244,7 +244,10 @@ def too_large(budget: Budget, reservation: Reservation, limits: LimitsTold, at: 
         number = window_of(budget.windows, seen)
         if number is not None:
             told[number] = seen.remaining
-    if not sizes.refused_for_size(budget.windows, reservation.marks, told):
+    charges = [mark.charge for mark in reservation.marks]
+    more = budget.windows[len(charges) :]  # of which this answer told first
+    charges += [_amount(budget, window, reservation.need, reservation.usd) for window in more]
+    if not sizes.refused_for_size(budget.windows, charges, told):
         return None
     return replace(budget, counted=1.0, max_counts_until=at + sizes.BELIEVED_S)
 

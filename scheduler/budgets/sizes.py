@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from scheduler.budgets.headers import Dimension
 from scheduler.budgets.prediction import Need
-from scheduler.budgets.windows import Mark, Window
+from scheduler.budgets.windows import Window
 
 BELIEVED_S = 3600.0
 LEFT_MIN = 0.5
@@ -36,13 +36,13 @@ def too_small(windows: Iterable[Window], need: Need, *, max_counts: bool) -> Win
     return None
 
 
-def refused_for_size(windows: Sequence[Window], marks: Sequence[Mark], left: Sequence[float | None]) -> bool:
-    """Whether a refused turn, which `marks` had charged, is larger than a window, and nothing else explains it;
-    `left`: what its answer told of each window, None: nothing."""
+def refused_for_size(windows: Sequence[Window], charges: Sequence[float], left: Sequence[float | None]) -> bool:
+    """Whether a refused turn is larger than a window, and nothing else explains it. Of each window, `charges`: what it
+    was to take; `left`: what its answer told, None: nothing."""
     found = False
-    for window, mark, told in zip(windows, marks, left, strict=False):
-        is_larger = window.dimension in COUNTED and not window.learned and mark.charge > window.limit
-        if told is not None and told < (LEFT_MIN * window.limit if is_larger else mark.charge):
+    for window, charge, told in zip(windows, charges, left, strict=True):
+        is_larger = window.dimension in COUNTED and not window.learned and charge > window.limit
+        if told is not None and told < (LEFT_MIN * window.limit if is_larger else charge):
             return False
         found = found or is_larger
     return found

@@ -52,6 +52,14 @@ def test_a_turn_refused_for_its_size_closes_the_replica_for_nobody(limits: Limit
     assert placed(ask(story, "two", SMALL)) == ["two@a"]
 
 
+def test_the_first_turn_of_all_may_be_too_large() -> None:
+    story = Story(replica("a", limits={}))
+    ask(story, "large", LARGE)
+    refuse(story, "large", told(6000.0))
+    assert placed(ask(story, "one", SMALL)) == ["one@a"]
+    assert never_fits(ask(story, "again", LARGE), "again")
+
+
 def test_another_turn_as_large_is_told_that_it_never_fits() -> None:
     story = Story(replica("a", **LIMITED))
     ask(story, "large", LARGE)
