@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, TypeVar
@@ -31,6 +32,7 @@ from runtime.store import StoreError
 from runtime.stored_runs import StoredRuns, opened
 
 TARGET_DEFAULT = f"{HOST}:7001"
+_TARGET = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}", re.ASCII)
 IMPORTED = b"\nimported\n"
 """At the end of a bundle's file once it has been imported: the file is of no use for another store."""
 
@@ -156,6 +158,8 @@ def fork(
 
 def _do(folder: pathlib.Path, target: str, ask: Callable[[Runs], Awaitable[T]], *, creates: bool = False) -> T:
     """What `ask` gives. Ends the command with a line where it cannot be had."""
+    if target and not _TARGET.fullmatch(target):
+        options.misused(f"--runtime {target}: expected HOST:PORT, such as {TARGET_DEFAULT}")
 
     async def perform() -> T:
         async with _source(folder, target, creates=creates) as source:
@@ -166,7 +170,18 @@ def _do(folder: pathlib.Path, target: str, ask: Callable[[Runs], Awaitable[T]], 
     except (RefusedError, StoreError, JournalError, state.StateError) as error:
         options.fail(str(error))
     except grpc.aio.AioRpcError as error:
-        options.fail(error.details() or str(error.code()))
+        options.fail(_answer(error, target))
+
+
+def _answer(error: grpc.aio.AioRpcError, target: str) -> str:
+    """What a runtime's refusal, or its silence, means for people."""
+    details = error.details() or str(error.code())
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        where = f"at {target}" if target else "of the state folder"
+        return f"the runtime {where} is not available: {details}; see ./luftpause status, or name one with --runtime"
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+        return f"{details}: set LUFTPAUSE_TOKEN to the token that the services have"
+    return details
 
 
 @contextlib.asynccontextmanager

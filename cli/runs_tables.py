@@ -22,7 +22,7 @@ def show_list(runs: list[dict[str, Any]]) -> None:
         console.print("no runs")
         return
     table = Table(box=SIMPLE)
-    for name, width in (("run", HANDLE_CHARS), ("state", 16), ("age", 6), ("turns", 5), ("tokens", 6), ("task", None)):
+    for name, width in (("run", HANDLE_CHARS), ("state", 16), ("took", 6), ("turns", 5), ("tokens", 6), ("task", None)):
         # What is too wide is cut from the task: handles are there to be copied.
         table.add_column(name, min_width=width, no_wrap=width is not None)
     for run in runs:

@@ -9,14 +9,14 @@ from typing import Any
 
 import typer
 
-from cli import options, processes, state, web
+from cli import options, processes, state, tool_servers, web
 
 
 def status(
     state_folder: options.State = options.DEFAULT_STATE,
     print_json: options.Json = False,
 ) -> None:
-    """Show what is up. Exits 0 where all of it is healthy, replicas included, else 1."""
+    """Show what is up. Exits 0 where all of it is healthy, replicas and tool servers included, else 1."""
     try:
         instance = state.read(state_folder)
     except state.StateError as error:
@@ -36,9 +36,10 @@ def status(
 
 
 def _is_healthy(report: dict[str, Any]) -> bool:
-    """Whether every service and replica is healthy; a scheduler that tells no status is not."""
+    """Whether every service, replica and tool server is healthy; a scheduler that tells no status is not."""
     replicas = report["scheduler"]["replicas"] if report["scheduler"] else []
-    return not report["scheduler_error"] and all(each["healthy"] for each in [*report["services"], *replicas])
+    healthy = all(each["healthy"] for each in [*report["services"], *replicas])
+    return healthy and not report["scheduler_error"] and not tool_servers.faults(report["tool_servers"])
 
 
 def _report(folder: pathlib.Path, instance: state.Instance) -> dict[str, Any]:
@@ -69,6 +70,7 @@ def _report(folder: pathlib.Path, instance: state.Instance) -> dict[str, Any]:
         "services": services,
         "scheduler": json.loads(scheduler.body) if scheduler and scheduler.is_ok else None,
         "scheduler_error": _fault(scheduler) if scheduler else "",
+        "tool_servers": tool_servers.told(instance),
         "hint": _hint(folder, instance, services, now),
     }
 

@@ -8,6 +8,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from cli import tool_servers
+
 
 def show(report: dict[str, Any]) -> None:
     """Prints `report`, as `status` makes it."""
@@ -19,6 +21,8 @@ def show(report: dict[str, Any]) -> None:
         _show_scheduler(console, report["scheduler"])
     if report["scheduler_error"]:
         console.print(f"the scheduler tells no status: {report['scheduler_error']}", soft_wrap=True, highlight=False)
+    for fault in tool_servers.faults(report["tool_servers"]):
+        console.print(fault, soft_wrap=True, highlight=False, markup=False)
     if report["hint"]:
         console.print(report["hint"], soft_wrap=True, highlight=False)
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from cli import options, ports, processes, replicas, services, state, supervisor, web
+from cli import options, ports, processes, replicas, services, state, supervisor, tool_servers, web
 from common.pool import PoolError
 
 _OTHER_UP_WITHIN_S = supervisor.HEALTHY_WITHIN_S + 10.0
@@ -259,6 +259,8 @@ def _run(
         typer.echo(
             f"luftpause {instance.version} is up\n{_addresses(instance)}\n{_to_try(instance, folder, detach=detach)}"
         )
+        for fault in tool_servers.faults(tool_servers.told(instance)):
+            _say(fault)
         if detach:
             return
         watching.watch()

@@ -20,6 +20,7 @@ import aiohttp
 from common.tls import PLAIN, Tls
 from runtime import chat
 from runtime.chat_stream import RefusedInStreamError, ReplyStream
+from runtime.refusals import NoAnswerError
 from runtime.run import RunState, conversation
 from runtime.tool_specs import ToolSpec
 
@@ -145,15 +146,22 @@ class Model:
         except (aiohttp.ClientError, TimeoutError) as error:
             log.debug("event=run_end_not_told run=%s error=%s", run.run_id, str(error) or type(error).__name__)
 
-    async def first_served(self) -> str | None:
-        """The first model that the dataplane lists; None where it lists none, or does not answer."""
+    async def first_served(self) -> str:
+        """The first model that the dataplane lists. Raises NoAnswerError where it lists none, or does not answer."""
+        advice = "try again, or name a model"
         try:
             async with asyncio.timeout(ASK_LIMIT_S):
                 async with self._open.get(f"{self._url}/v1/models", headers=self._headers) as answer:
-                    return chat.read_first_model(await _read(answer)) if answer.status == 200 else None
+                    status, body = answer.status, await _read(answer)
         except (aiohttp.ClientError, TimeoutError, TurnFailedError) as error:
             log.info("event=models_not_told error=%s", str(error) or type(error).__name__)
-            return None
+            raise NoAnswerError(f"the dataplane at {self._url} does not answer; {advice}") from None
+        if status != 200:
+            raise NoAnswerError(f"the dataplane at {self._url} tells of no models: {chat.read_error(body)}; {advice}")
+        found = chat.read_first_model(body)
+        if found is None:
+            raise NoAnswerError(f"the dataplane at {self._url} serves no model yet; {advice}")
+        return found
 
     @property
     def _open(self) -> aiohttp.ClientSession:

@@ -152,6 +152,12 @@ class RunState:
             return State.AWAITING_APPROVAL
         return State.RUNNING
 
+    @property
+    def waiting_calls(self) -> int:
+        """Calls that its last reply asked for and that have neither begun nor an outcome."""
+        last = self.steps[-1].calls if self.steps else ()
+        return sum(each.outcome is None and not each.intended for each in last)
+
     def summary(self) -> RunState:
         """What is kept in memory of an ended run: all but its conversation, which stays in the journal."""
         order = msgspec.structs.replace(self.order, task=self.order.task[:SUMMARY_CHARS], system=None)

@@ -293,7 +293,7 @@ class Runtime:
         """The model of a run that names none: its parent's, else the configured one, else the first that is served."""
         if parent is not None:
             return parent.run.order.model
-        return self._default_model or await self._model.first_served() or ""
+        return self._default_model or await self._model.first_served()
 
     def _missing_tool(self, name: str) -> str | None:
         """What to answer to who names a tool that is not there; None: it is."""
@@ -343,7 +343,7 @@ class Runtime:
         limits = journal.run.order.limits
         if limits == _NO_LIMITS:
             return None
-        return budgets.exceeded(limits, self.tree.usage(journal), journal.age_s)
+        return budgets.exceeded(limits, self.tree.usage(journal), journal.age_s, self.tree.waiting_calls(journal))
 
     def _is_over_budget(self, journal: Journal) -> bool:
         for above in self.tree.up(journal):

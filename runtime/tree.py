@@ -83,3 +83,7 @@ class Tree:
     def usage(self, journal: Journal) -> Usage:
         """What the run and all below it have used."""
         return sum((each.run.usage for each in self.down(journal)), Usage())
+
+    def waiting_calls(self, journal: Journal) -> int:
+        """Tool calls that the run and all below it have asked for and not begun."""
+        return sum(each.run.waiting_calls for each in self.down(journal))

@@ -93,7 +93,11 @@ def test_what_cannot_be_done_is_said_in_a_line(tmp_path: pathlib.Path, runtime: 
     file.write_text("{}")
     assert "expected what 'runs export' wrote" in refused(folder, "import", str(file), *to)
     assert "put the options behind 'runs show'" in refused(folder, "--json", "show", "no", code=2)
-    assert "failed to connect" in refused(folder, "--runtime", "127.0.0.1:1")
+    silent = refused(folder, "--runtime", "127.0.0.1:1")
+    assert silent.startswith("luftpause: the runtime at 127.0.0.1:1 is not available: ")
+    assert silent.endswith("see ./luftpause status, or name one with --runtime")
+    for wrong in ("junk", "http://127.0.0.1:7001", "127.0.0.1:", "a b:1"):
+        assert f"--runtime {wrong}: expected HOST:PORT" in refused(folder, "--runtime", wrong, code=2)
 
 
 def test_the_runtime_that_up_started_is_found_by_its_state_folder(runtime: RuntimeProcess) -> None:

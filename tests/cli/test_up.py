@@ -318,6 +318,15 @@ def test_status_fails_while_a_replica_is_unhealthy(place: Place) -> None:
     assert "not healthy" in status.stdout
 
 
+def test_a_tool_server_that_is_not_connected_is_told(place: Place) -> None:
+    place.settings = {"STANDIN_NO_TOOLS": "1"}
+    said = "tool server 'wiki' is not connected: /nope: No such file\n"
+    with place.detached() as up:
+        status = place.call("status")
+    assert up.stderr == f"luftpause: {said}"
+    assert (status.returncode, said in status.stdout) == (1, True)
+
+
 def test_status_hints_at_down_after_up_was_killed(place: Place) -> None:
     with place.foreground() as up:
         assert json.loads(place.call("status", "--json").stdout)["hint"] == ""

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from tests.node import installed_modules, run
+from tests.runtime.service_process import running_runtime
 from tests.scheduler.test_host_node import DRIVE_S, FOLDER
 from tests.stack import ROOT, Stack, environment, running_stack
 
@@ -77,6 +78,16 @@ def test_python_drives_the_scheduler_as_the_guide_shows(stack: Stack, tmp_path: 
     python(tmp_path, *(word.replace("path/to/luftpause", str(ROOT)) for word in line.split()))
     out = python(tmp_path, "-c", shown("docs/guide.md", "python", stack, "SchedulerStub"))
     assert re.fullmatch(r"engine-\d http://127\.0\.0\.1:\d+\S*\nreports taken: 2\n", out), out
+
+
+def test_python_starts_a_sub_agent_as_the_guide_shows(stack: Stack, tmp_path: pathlib.Path) -> None:
+    protos = ("-I", str(ROOT), "--python_out=.", "--grpc_python_out=.", "protos/turn.proto", "protos/runtime.proto")
+    python(tmp_path, "-m", "grpc_tools.protoc", *protos)
+    (tmp_path / "runtime").mkdir()
+    with running_runtime(tmp_path / "runtime") as runtime:
+        code = shown("docs/guide.md", "python", stack, "RunsStub").replace(":7001", f":{runtime.grpc_port}")
+        out = python(tmp_path, "-c", code)
+    assert re.match(r"run-\S+ RUN_STATE_COMPLETED +\S", out), out
 
 
 def test_an_agent_goes_on_after_its_checkpoint_as_the_guide_shows(stack: Stack, tmp_path: pathlib.Path) -> None:

@@ -26,3 +26,8 @@ def test_a_budget_is_exceeded_when_another_round_does_not_fit(
 ) -> None:
     found = exceeded(limits, used, age_s)
     assert (str(found) if found else None) == expected
+
+
+def test_calls_that_were_not_made_are_told_apart() -> None:
+    found = exceeded(Limits(tool_calls=1), Usage(tool_calls=3), 0, waiting=2)
+    assert str(found) == "budget exceeded: tool calls 1/1 (2 more asked for and not made)"

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from runtime import chat, llm
 from runtime.llm import Model, TurnFailedError
+from runtime.refusals import NoAnswerError
 from runtime.run import RunState, fold
 from tests.runtime import journals as j
 from tests.runtime.rig import Rig, results, rig
@@ -374,3 +375,16 @@ async def test_a_model_that_calls_without_being_shown_tools_ends_its_run_all_the
 ) -> None:
     run = await spent(r, monkeypatch, Dataplane(calls_lookup()), 2)
     assert (run.state, run.usage.turns, run.usage.tool_calls, r.times("lookup")) == ("Completed", 3, 2, 2)
+
+
+async def test_a_dataplane_that_names_no_model_is_told() -> None:
+    for answer, said in (
+        (says({"data": []}), "serves no model yet; try again, or name a model"),
+        (says({"error": {"message": "no scheduler"}}, 503), "tells of no models: no scheduler; "),
+    ):
+        async with served(Dataplane(answer)) as url, Model(url, None) as model:
+            with pytest.raises(NoAnswerError, match=f"^the dataplane at {url} {said}"):
+                await model.first_served()
+    async with Model(url, None) as model:
+        with pytest.raises(NoAnswerError, match=f"^the dataplane at {url} does not answer; try again"):
+            await model.first_served()
