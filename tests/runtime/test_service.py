@@ -217,7 +217,7 @@ async def test_a_budget_covers_what_is_spawned_below_and_ends_it_too(r: Rig) -> 
         await r.until(handle, "BudgetExceeded")
     end = r.journal(second).run.end
     assert end is not None
-    assert end.text == "budget exceeded: tool calls 3/2"
+    assert end.text == "budget exceeded: tool calls 2/2 (1 more asked for and not made)"
     with pytest.raises(WrongStateError):
         await r.spawn("t", parent=root)
 
@@ -231,7 +231,7 @@ async def test_a_spent_budget_is_still_spent_after_a_restart(r: Rig) -> None:
     await r.restart()
     run = await r.settled(handle)
     assert run.end is not None
-    assert run.end.text == "budget exceeded: tool calls 3/2"
+    assert run.end.text == "budget exceeded: tool calls 2/2 (1 more asked for and not made)"
     assert r.times("save") == 1
 
 
