@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
 import signal
 import socket
@@ -47,8 +46,6 @@ class CannotStartError(Exception):
 def main() -> int:
     """Serves: the process's exit code."""
     config = RuntimeConfig.read()
-    # Tool servers are started by forks that go on to another program; else gRPC warns about each.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     set_up_logging(config.log_level)
     for chatty in ("httpx2", "mcp", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
