@@ -160,10 +160,11 @@ async def is_quiet(rig: Rig) -> bool:
     return not any(counts)
 
 
-async def home_of(rig: Rig, client: Client, run: str) -> str:
-    """The engine that a turn of the run goes to, by what came through the links."""
+async def home_of(rig: Rig, client: Client, run: str, body: dict[str, Any] | None = None) -> str:
+    """The engine that a turn of the run (`body`, or one without a tool call) goes to, by what came through the
+    links."""
     before = {name: rig.links[f">{name}"].request_ids.total() for name in ("engine-0", "engine-1")}
-    answer = await client.ask(chat(), named(run))
+    answer = await client.ask(body or chat(), named(run))
     assert answer.status == 200, answer.body
     (engine,) = (name for name, count in before.items() if rig.links[f">{name}"].request_ids.total() > count)
     return engine
