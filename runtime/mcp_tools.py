@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import operator
 from collections.abc import Callable
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
@@ -88,7 +89,8 @@ def with_spawn_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
     for field in dataclasses.fields(SpawnRequest):
         name = _camel(field.name)
         default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-        described: Any = Annotated.__class_getitem__((hints[field.name], Field(description=ARGUMENTS[name])))  # type: ignore[attr-defined]
+        # What `Annotated[hint, Field(...)]` is, which mypy would read as a type. Since Python 3.13 it is no class.
+        described = operator.getitem(cast("Any", Annotated), (hints[field.name], Field(description=ARGUMENTS[name])))
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=described)
         )
