@@ -43,14 +43,15 @@ def enqueue(draft: Draft, turn: Turn) -> None:
     lane = _lanes(draft, where)[run_class]
     before = lane.queues.get(caller, EMPTY)
     after = before.add(turn.key)
-    order = lane.order
-    if turn.held_at is None and (not before or before.first() != after.first()):
+    order, first = lane.order, after.first()
+    if turn.held_at is None and first == turn.key:
         share = draft.shares.get(caller, NO_SHARE)
+        place = (share.running, first, caller)
         if before:
-            order = order.remove((share.running, before.first(), caller))
+            order = order.move((share.running, before.first(), caller), place)
         else:
             draft.shares = draft.shares.set(caller, replace(share, waits_in=(*share.waits_in, (key, run_class))))
-        order = order.add((share.running, after.first(), caller))
+            order = order.add(place)
     _put_lane(draft, where, run_class, Lane(lane.queues.set(caller, after), order))
 
 
@@ -62,13 +63,14 @@ def dequeue(draft: Draft, turn: Turn) -> None:
     lane = _lanes(draft, where)[run_class]
     before = lane.queues[caller]
     after = before.remove(turn.key)
-    order = lane.order
-    if turn.held_at is None and (not after or before.first() != after.first()):
+    order, first = lane.order, before.first()
+    if turn.held_at is None and first == turn.key:
         share = draft.shares[caller]
-        order = order.remove((share.running, before.first(), caller))
+        place = (share.running, first, caller)
         if after:
-            order = order.add((share.running, after.first(), caller))
+            order = order.move(place, (share.running, after.first(), caller))
         else:
+            order = order.remove(place)
             waits_in = tuple(where for where in share.waits_in if where != (key, run_class))
             _put_share(draft, caller, replace(share, waits_in=waits_in))
     queues = lane.queues.set(caller, after) if after else lane.queues.delete(caller)

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from common.ids import ReplicaName
 from scheduler.admission import has_room
 from scheduler.budgets import ledger, prediction
-from scheduler.budgets.forecast import grown
 from scheduler.budgets.headers import LimitsTold
 from scheduler.budgets.ledger import Budget, Reservation, Spent
 from scheduler.budgets.prediction import Histories, Need
@@ -23,7 +22,7 @@ from scheduler.effects import Reason, RefuseTurn
 from scheduler.events import FirstTokenSeen, KnownLimits, Request, TurnEnded, TurnFailed
 from scheduler.money import can_afford, history_key, members_for, need_of, price_for, settle_usd, take_usd, usd_of
 from scheduler.ordered import Key
-from scheduler.pools import load_key, put_replica
+from scheduler.pools import is_behind_others, load_key, put_replica
 from scheduler.state import Draft, Replica, Run, Turn, with_first_token
 
 ROUNDING_S = 1e-6
@@ -45,14 +44,18 @@ def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Repl
     else the one with most headroom. Where none fits, those with room are dry."""
     if not draft.is_open:
         return None
-    need = need_of(draft, turn)
     home = run.home if run is not None else None
+    is_behind = is_behind_others(draft, turn)
+    if is_behind and not resident:
+        return None
+    members, falls_back = members_for(draft, turn), bool(turn.request.fallbacks)
+    if is_behind:
+        members = (home,) if home in members else ()
+    elif home in members and not falls_back:
+        members = (home, *(name for name in members if name != home))
+    need, run_class, replicas = need_of(draft, turn), turn.request.run_class, draft.replicas
     ranked: list[tuple[Key, Replica]] = []
     dry = []
-    run_class, replicas = turn.request.run_class, draft.replicas
-    members, falls_back = members_for(draft, turn), bool(turn.request.fallbacks)
-    if home in members and not falls_back:
-        members = (home, *(name for name in members if name != home))
     for name in members:
         replica = replicas[name]
         if not has_room(replica, run_class, turn.request.caller, resident=resident and name == home):
@@ -88,18 +91,24 @@ def fits(draft: Draft, replica: Replica, turn: Turn) -> bool:
     return False
 
 
-def reserve(draft: Draft, replica: Replica, turn: Turn) -> tuple[Replica, Reservation]:
-    """`replica`, which has a budget, with what the turn takes of it; it is not set yet."""
-    assert replica.budget is not None
+def reserve(draft: Draft, budget: Budget, replica: Replica, turn: Turn) -> tuple[Budget, Reservation]:
+    """`budget`, which is that of `replica`, with what the turn takes of it; it is not set yet."""
     need = need_of(draft, turn)
-    budget, reservation = ledger.reserve(replica.budget, need, usd_of(replica, turn.request, need), draft.now)
-    return replace(replica, budget=budget), reservation
+    return ledger.reserve(budget, need, usd_of(replica, turn.request, need), draft.now)
 
 
-def settled(draft: Draft, replica: Replica, reservation: Reservation) -> Replica:
-    """`replica` after a turn that reserved and of which nothing more is known; it is not set yet."""
-    assert replica.budget is not None
-    return _wet(draft, replica, ledger.settle(replica.budget, reservation, None, draft.now))
+def settled(draft: Draft, replica: Replica, turn: Turn, end: TurnEnded | TurnFailed | None) -> Replica:
+    """`replica` after a turn that reserved of its budget, by the turn's `end` if one was told; it is not set yet."""
+    match end:
+        case TurnEnded():
+            budget = _ended(draft, replica, turn, end)
+        case TurnFailed():
+            budget = _failed(draft, replica, turn, end)
+        case None:
+            assert replica.budget is not None
+            assert turn.reservation is not None
+            budget = ledger.settle(replica.budget, turn.reservation, None, draft.now)
+    return _wet(draft, replica, budget)
 
 
 def told(draft: Draft, event: FirstTokenSeen) -> None:
@@ -114,19 +123,16 @@ def told(draft: Draft, event: FirstTokenSeen) -> None:
         draft.roomier.append(turn.replica)
 
 
-def ended(draft: Draft, turn: Turn, event: TurnEnded) -> Turn:
-    """Settles a turn whose reply is whole, and learns from it. The turn it returns has nothing reserved any more."""
+def _ended(draft: Draft, replica: Replica, turn: Turn, event: TurnEnded) -> Budget:
+    """Settles a turn whose reply is whole, and learns from it."""
     reservation = turn.reservation
     assert reservation is not None
-    assert turn.replica is not None
-    replica = draft.replicas[turn.replica]
     budget = _told(replica, turn, event.limits, draft.now)
     spent = None
     if event.prompt_tokens is not None and event.completion_tokens is not None:
         prompt, completion, request = event.prompt_tokens, event.completion_tokens, turn.request
         usd = price_for(replica, request).of(prompt, completion, event.cached_tokens or 0)
         spent = Spent(prompt, completion, usd)
-        _grow(draft, turn, prompt, completion)
         assert draft.histories is not None
         draft.histories = prediction.learn(
             draft.histories,
@@ -137,18 +143,14 @@ def ended(draft: Draft, turn: Turn, event: TurnEnded) -> Turn:
             completion_tokens=completion,
         )
     settle_usd(draft, turn, reservation.usd if spent is None else spent.usd)
-    budget = ledger.settle(ledger.well(budget, reservation), reservation, spent, draft.now)
-    put_replica(draft, _wet(draft, replica, budget))
-    return replace(turn, reservation=None)
+    return ledger.settle(ledger.well(budget, reservation), reservation, spent, draft.now)
 
 
-def failed(draft: Draft, turn: Turn, event: TurnFailed) -> Turn:
+def _failed(draft: Draft, replica: Replica, turn: Turn, event: TurnFailed) -> Budget:
     """Settles a turn without a whole reply: a 429 cost a request and no tokens, what never arrived nothing, else the
-    prediction stands. The turn it returns has nothing reserved any more."""
+    prediction stands."""
     reservation = turn.reservation
     assert reservation is not None
-    assert turn.replica is not None
-    replica = draft.replicas[turn.replica]
     status = event.status
     was_taken = status is None or status >= SERVER_ERROR
     if was_taken:
@@ -165,8 +167,7 @@ def failed(draft: Draft, turn: Turn, event: TurnFailed) -> Turn:
         budget = ledger.refused_429(budget, reservation, limits, draft.now)
     elif status == UNREACHABLE or (status is not None and status >= SERVER_ERROR):
         budget = ledger.failed(budget, reservation, draft.now)
-    put_replica(draft, _wet(draft, replica, budget))
-    return replace(turn, reservation=None)
+    return budget
 
 
 def rest(draft: Draft, name: ReplicaName, limits: LimitsTold | None) -> None:
@@ -192,8 +193,8 @@ def taken_over(draft: Draft, turn: Turn, replica: Replica) -> tuple[Replica, Tur
     if replica.budget is None:
         return replica, turn
     turn = take_usd(draft, turn)
-    replica, reservation = reserve(draft, replica, turn)
-    return replica, replace(turn, reservation=reservation)
+    budget, reservation = reserve(draft, replica.budget, replica, turn)
+    return replace(replica, budget=budget), replace(turn, reservation=reservation)
 
 
 def resynced(draft: Draft, known: tuple[KnownLimits, ...], unused_s: dict[ReplicaName, float]) -> None:
@@ -297,20 +298,14 @@ def _wait_s(draft: Draft, turn: Turn, need: Need) -> float | None:
     return wait_s if 0 < wait_s < math.inf else None
 
 
-def _grow(draft: Draft, turn: Turn, prompt_tokens: int, completion_tokens: int) -> None:
-    """Notes how long the conversation of the turn's run is now."""
-    run = draft.runs.get(turn.run_id) if turn.run_id is not None else None
-    if run is not None:
-        context = grown(run.context, turn.request.model, prompt_tokens, completion_tokens)
-        draft.runs = draft.runs.set(run.run_id, replace(run, context=context))
-
-
 def _fits_nowhere(draft: Draft, turn: Turn, need: Need) -> bool:
     """Whether the turn is too large for every replica that it may go to."""
-    budgets = [draft.replicas[name].budget for name in members_for(draft, turn)]
-    return bool(budgets) and all(
-        budget is not None and ledger.never_fits(budget, need, draft.now) is not None for budget in budgets
-    )
+    members = members_for(draft, turn)
+    for name in members:
+        budget = draft.replicas[name].budget
+        if budget is None or ledger.never_fits(budget, need, draft.now) is None:
+            return False
+    return bool(members)
 
 
 def _refuse(draft: Draft, turn: Turn, reason: Reason, text: str) -> None:

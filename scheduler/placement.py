@@ -14,7 +14,7 @@ from common.ids import ReplicaName
 from scheduler import fairness, limited, money
 from scheduler.admission import expected_tokens, has_room, owes_batch
 from scheduler.effects import PlaceTurn
-from scheduler.events import RunClass
+from scheduler.events import RunClass, TurnEnded, TurnFailed
 from scheduler.ordered import Key
 from scheduler.parts import with_change
 from scheduler.pools import choose, is_ill, load_key, pinned_home, pool_key, pool_members, put_replica, serves
@@ -62,9 +62,9 @@ def place(draft: Draft, turn: Turn, run: Run | None, replica: Replica) -> None:
     """Puts a turn that is in no lane in flight on a replica."""
     turn_id, run_class = turn.request.turn_id, turn.request.run_class
     draft.sequence += 1
-    reservation = None
-    if replica.budget is not None:
-        replica, reservation = limited.reserve(draft, replica, turn)
+    budget, reservation = replica.budget, None
+    if budget is not None:
+        budget, reservation = limited.reserve(draft, budget, replica, turn)
     tokens = 0
     if run is not None:
         tokens = run.tokens if run.is_measured else expected_tokens(replica)
@@ -82,6 +82,7 @@ def place(draft: Draft, turn: Turn, run: Run | None, replica: Replica) -> None:
         takings=with_change(replica.takings, turn.request.caller, flying=batch_tokens),
         since_batch=0 if run_class is RunClass.BATCH else min(replica.since_batch + 1, STARVES_AFTER),
         last_sequence=draft.sequence,
+        budget=budget,
     )
     put_replica(draft, busier)
     if owes_batch(busier):
@@ -114,8 +115,8 @@ def placement(turn: Turn) -> PlaceTurn:
     return PlaceTurn(turn.dataplane, turn.request.turn_id, turn.run_id, turn.replica, turn.sequence, turn.held_s)
 
 
-def free_slot(draft: Draft, turn: Turn) -> None:
-    """Forgets a turn in flight. The caller sets its run."""
+def free_slot(draft: Draft, turn: Turn, end: TurnEnded | TurnFailed | None = None) -> None:
+    """Forgets a turn in flight, by its `end` if one was told. The caller sets its run."""
     assert turn.replica is not None
     draft.turns = draft.turns.delete(turn.request.turn_id)
     replica = draft.replicas[turn.replica]
@@ -129,7 +130,7 @@ def free_slot(draft: Draft, turn: Turn) -> None:
         takings=with_change(replica.takings, turn.request.caller, flying=-batch_tokens),
     )
     if turn.reservation is not None:
-        freer = limited.settled(draft, freer, turn.reservation)
+        freer = limited.settled(draft, freer, turn, end)
     put_replica(draft, freer)
     if turn.reserved_usd is not None:
         money.release_usd(draft, turn)

@@ -51,6 +51,15 @@ def pinned_home(draft: Draft, run: Run, key: PoolKey) -> Replica | None:
     return home if serves(home, key) or (home.models is None and home.one_shot == key[0]) else None
 
 
+def is_behind_others(draft: Draft, turn: Turn) -> bool:
+    """Whether turns of its caller and class wait for any of its pool. Then no member has room for it, unless its run is
+    resident there: no decision leaves a turn waiting that could be placed. One that made room does not know yet."""
+    pool = draft.pools.get(pool_key(turn))
+    if pool is None or draft.roomier:
+        return False
+    return turn.request.caller in pool.lanes[turn.request.run_class].queues
+
+
 def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Replica | None:
     """The replica for a turn that may go anywhere: its run's home if that has room, else the least loaded with room."""
     if not draft.is_open:
@@ -61,7 +70,7 @@ def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Repl
         if home is not None and serves(home, key) and has_room(home, run_class, caller, resident=resident):
             return home
     pool = draft.pools.get(key)
-    if pool is None:
+    if pool is None or is_behind_others(draft, turn):
         return None
     if not pool.is_indexed:
         members = [draft.replicas[name] for name in pool.members]

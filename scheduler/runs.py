@@ -146,13 +146,14 @@ def without(turn_ids: tuple[TurnId, ...], turn_id: TurnId) -> tuple[TurnId, ...]
 
 
 def expect_no_more(draft: Draft, run: Run) -> Run:
-    """Gives up the place kept for a run, if there is one, and notes that its home is roomier. The run it returns is
-    not set yet."""
+    """Gives up the place kept for a run, if there is one, and notes where its home is roomier for that: a place kept
+    for a batch run keeps nobody out. The run it returns is not set yet."""
     if run.expected_as is None:
         return run
     assert run.home is not None
     put_replica(draft, without_place(draft.replicas[run.home], run))
-    draft.roomier.append(run.home)
+    if run.expected_as is RunClass.INTERACTIVE:
+        draft.roomier.append(run.home)
     return replace(run, expected_as=None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from scheduler import limited
+from scheduler.budgets.forecast import grown
 from scheduler.economy import TurnSeen, with_turn
 from scheduler.effects import LogExpiry, Reason, RefuseTurn
 from scheduler.events import (
@@ -84,15 +85,13 @@ def ended(draft: Draft, event: TurnEnded) -> None:
     turn = draft.turns.get(event.turn_id)
     if turn is None or turn.replica is None:
         return
-    if turn.reservation is not None:
-        turn = limited.ended(draft, turn, event)
-    tokens = None
-    if turn.run_id is not None and event.tool_call_ids:
-        remember_tool_calls(draft, draft.runs[turn.run_id], event.tool_call_ids)
-    if turn.run_id is not None and event.prompt_tokens is not None:
-        _measure(draft, turn, draft.runs[turn.run_id], event.prompt_tokens, event)
-        tokens = event.prompt_tokens + (event.completion_tokens or 0)
-    leave_flight(draft, turn, paused=event.has_tool_calls, done=1, tokens=tokens)
+    if turn.run_id is not None:
+        run = draft.runs[turn.run_id]
+        if event.tool_call_ids:
+            remember_tool_calls(draft, run, event.tool_call_ids)
+        if event.prompt_tokens is not None:
+            _measure(draft, turn, run, event.prompt_tokens, event)
+    leave_flight(draft, turn, event)
 
 
 def _measure(draft: Draft, turn: Turn, run: Run, prompt_tokens: int, event: TurnEnded) -> None:
@@ -125,12 +124,10 @@ def failed(draft: Draft, event: TurnFailed) -> None:
     replica = turn.replica if turn is not None else None
     if turn is None or replica is None:
         return
-    if turn.reservation is not None:
-        turn = limited.failed(draft, turn, event)
-    elif event.status == limited.TOO_MANY_REQUESTS:
+    if turn.reservation is None and event.status == limited.TOO_MANY_REQUESTS:
         limited.rest(draft, replica, event.limits)
         rehome_all(draft, replica)
-    leave_flight(draft, turn, paused=False, done=0)
+    leave_flight(draft, turn, event)
 
 
 def abandoned(draft: Draft, event: TurnAbandoned) -> None:
@@ -139,7 +136,7 @@ def abandoned(draft: Draft, event: TurnAbandoned) -> None:
     if turn is None:
         return
     if turn.replica is not None:
-        leave_flight(draft, turn, paused=False, done=0)
+        leave_flight(draft, turn)
     else:
         leave_lane(draft, turn, comes_again=False)
 
@@ -154,15 +151,23 @@ def expired(draft: Draft, turn: Turn) -> None:
     """Frees the slot of a turn in flight of which nothing was heard in time."""
     assert turn.replica is not None
     draft.effects.append(LogExpiry(turn.request.turn_id, turn.replica))
-    leave_flight(draft, turn, paused=False, done=0)
+    leave_flight(draft, turn)
 
 
-def leave_flight(draft: Draft, turn: Turn, *, paused: bool, done: int, tokens: int | None = None) -> None:
-    """Takes a turn out of flight and sets its run's phase, and its size where an engine told `tokens`."""
-    free_slot(draft, turn)
+def leave_flight(draft: Draft, turn: Turn, end: TurnEnded | TurnFailed | None = None) -> None:
+    """Takes a turn out of flight, by its `end` if one was told, and sets its run's phase, and its size where an engine
+    told that."""
+    free_slot(draft, turn, end)
     if turn.run_id is None:
         return
     run = draft.runs[turn.run_id]
+    whole = end if isinstance(end, TurnEnded) else None
+    paused, done = whole is not None and whole.has_tool_calls, whole is not None
+    tokens, is_measured, context = run.tokens, run.is_measured, run.context
+    if whole is not None and whole.prompt_tokens is not None:
+        tokens, is_measured = whole.prompt_tokens + (whole.completion_tokens or 0), True
+        if turn.reservation is not None and whole.completion_tokens is not None:
+            context = grown(context, turn.request.model, whole.prompt_tokens, whole.completion_tokens)
     in_flight, turns_done = without(run.in_flight, turn.request.turn_id), run.turns_done + done
     settled = replace(
         run,
@@ -171,8 +176,9 @@ def leave_flight(draft: Draft, turn: Turn, *, paused: bool, done: int, tokens: i
         paused_at=draft.now,
         turns_done=turns_done,
         active_at=draft.now,
-        tokens=run.tokens if tokens is None else tokens,
-        is_measured=run.is_measured or tokens is not None,
+        tokens=tokens,
+        is_measured=is_measured,
+        context=context,
     )
     is_between_turns = done and not in_flight and not run.ended
     if is_between_turns and draft.habits.get(run.caller, USUAL).expects(turns_done, paused=paused):

@@ -21,7 +21,7 @@ ROUNDED = 1.0
 """Amounts are told as whole numbers, rounded this way or that."""
 IMPLIED_TOLERANCE = 0.04
 NOTED = 0.0005
-"""Share of a window from which on an account that is too high is corrected: the margin covers less."""
+"""Share of a window from which on an account that is off is corrected: the margin covers less."""
 OVERHEAD_MAX = 0.25  # of the window
 OVERHEAD_STEP, OVERHEAD_STEP_ALONE = 0.01, 0.1
 """Of what was expected. What somebody else uses of the window looks the same once, and is none of a turn's cost."""
@@ -33,9 +33,11 @@ def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
     is_as_thought = _is_as_thought(window, seen)
     if is_as_thought and mark is not None and mark.rolled == window.rolled and is_plain(window):
         assert remaining is not None
-        shift = _shift(window, plain_level(window, at), remaining, mark)
-        if -NOTED * window.limit < shift <= 0:
+        level = plain_level(window, at)
+        shift = _shift(window, level, remaining, mark)
+        if abs(shift) < NOTED * window.limit:
             return window  # as nearly every answer of a provider that nobody else uses
+        return _corrected(window, remaining, level, shift, max(at, window.at))
     window = aged(window, at)
     if not is_as_thought:
         window = _sized(window, seen, mark, at)
@@ -53,11 +55,17 @@ def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
         shift = _shift(window, window.level, remaining, mark)
         if shift > 0 and caution_at(window, at) > SURPRISED:
             shift = 0.0
+    return _corrected(window, remaining, window.level, shift, window.at)
+
+
+def _corrected(window: Window, remaining: float, level: float, shift: float, at: float) -> Window:
+    """A window of `level` at `at`, of which `remaining` was told: its account was off by `shift`."""
     return replace(
         window,
         told=True,
         told_remaining=remaining,
-        level=min(window.capacity, window.level + shift),
+        level=min(window.capacity, level + shift),
+        at=at,
         shifted=window.shifted + shift,
     )
 
@@ -68,7 +76,8 @@ def _shift(window: Window, level: float, remaining: float, mark: Mark) -> float:
     if then_off <= 0:
         return then_off
     unseen = window.flying - mark.charge + mark.unsure + window.settled - mark.settled
-    return max(0.0, remaining - level - unseen - ROUNDED)
+    surely_off = remaining - level - unseen - ROUNDED
+    return surely_off if surely_off > 0 else 0.0
 
 
 def taken_on_arrival(window: Window, seen: Seen, mark: Mark, expected: float) -> Window:
@@ -76,8 +85,10 @@ def taken_on_arrival(window: Window, seen: Seen, mark: Mark, expected: float) ->
     that only the middle of many is right; larger ones where it was alone."""
     if seen.remaining is None or mark.rolled != window.rolled or window.trust < 1.0:
         return window
-    before = mark.level + mark.charge + window.shifted - mark.shifted
-    more = max(0.0, min(OVERHEAD_MAX * window.limit, before - seen.remaining - expected))
+    more = mark.level + mark.charge + window.shifted - mark.shifted - seen.remaining - expected
+    if more <= 0 and not window.overhead:
+        return window
+    more = max(0.0, min(OVERHEAD_MAX * window.limit, more))
     is_alone = mark.is_alone and window.charged == mark.charged
     step = (OVERHEAD_STEP_ALONE if is_alone else OVERHEAD_STEP) * expected
     overhead = max(window.overhead - step, min(window.overhead + step, more))
@@ -123,8 +134,8 @@ def _is_as_thought(window: Window, seen: Seen) -> bool:
 def _is_full_after(used: float, period_s: float, limit: float, reset_s: float) -> bool:
     """Whether a bucket of that period is full again `reset_s` after so much is used."""
     expected_s = used * period_s / limit
-    tolerance_s = max(0.03 * expected_s, min(RESET_TOLERANCE_S, 0.05 + 0.1 * expected_s))
-    return abs(expected_s - reset_s) <= tolerance_s
+    off_s = abs(expected_s - reset_s)
+    return off_s <= 0.03 * expected_s or off_s <= min(RESET_TOLERANCE_S, 0.05 + 0.1 * expected_s)
 
 
 def _sized(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:

@@ -16,7 +16,6 @@ most, and has none any more when a turn of it ended well.
 from __future__ import annotations
 
 import math
-from operator import is_
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -41,7 +40,6 @@ COUNTED_DOWN = 0.3
 """How fast the share of `max_tokens` that is counted on arrival falls to what is seen; a 429 sets it to all again."""
 COUNTED_SURELY_LESS = 0.5
 WINDOWS_MAX = 16
-PROMPT_COUNTED = (Dimension.TOKENS, Dimension.INPUT)
 
 
 class Limit(Struct, frozen=True, gc=False):
@@ -130,15 +128,17 @@ def start(limits: tuple[Limit, ...], at: float) -> Budget:
 
 def opens_at(budget: Budget, need: Need, usd: float, at: float) -> float:
     """When a turn fits: `at` if it does now, infinity where it never does (see `never_fits`)."""
-    opens = max(budget.open_at, at)
-    if budget.probing:
+    opens = budget.open_at if budget.open_at > at else at
+    if budget.probing or (budget.waits_for_word and budget.in_flight):
         opens = max(opens, at + LATER_S)
-    if budget.waits_for_word and budget.in_flight:
-        opens = max(opens, at + LATER_S)
-    if never_fits(budget, need, at) is not None:
-        return math.inf
+    taken = _taken(budget, need, usd)
     for window in budget.windows:
-        opens = max(opens, fits_at(window, _amount(budget, window, need, usd), at))
+        amount = taken[window.dimension] + window.overhead
+        # What never fits takes all of a window.
+        if amount >= window.limit and never_fits(budget, need, at) is not None:
+            return math.inf
+        fits = fits_at(window, amount, at)
+        opens = fits if fits > opens else opens
     return opens
 
 
@@ -151,25 +151,26 @@ def never_fits(budget: Budget, need: Need, at: float) -> Window | None:
 def headroom(budget: Budget, need: Need, usd: float, at: float) -> float:
     """What would be left of the scarcest window, as a share of it."""
     left = 1.0
-    for window in budget.windows:
-        amount = _amount(budget, window, need, usd)
-        left = min(left, (aged(window, at).level - amount) / max(window.capacity, 1e-9))
+    for window, amount in needs(budget, need, usd, at):
+        left = min(left, (window.level - amount) / max(window.capacity, 1e-9))
     return left
 
 
 def reserve(budget: Budget, need: Need, usd: float, at: float) -> tuple[Budget, Reservation]:
     """Takes what the turn needs of every window, at once."""
+    taken, surely = _taken(budget, need, usd), _by_dimension(need.prompt_least, 0.0, 0.0)
     windows, marks = [], []
     for window in budget.windows:
-        amount = _amount(budget, window, need, usd)
-        charged, mark = charge(window, amount, _unsure(window.dimension, amount, need), at)
+        amount = taken[window.dimension] + window.overhead
+        unsure = amount - surely[window.dimension]
+        charged, mark = charge(window, amount, unsure if unsure > 0 else 0.0, at)
         windows.append(charged)
         marks.append(mark)
     is_probe = budget.opened > 0 or budget.refusals > 0
     probing = budget.probing or is_probe
-    usage = None if budget.usage is None else sent(budget.usage, 1.0, _expected(budget, Dimension.TOKENS, need), at)
-    taken = replace(budget, windows=tuple(windows), in_flight=budget.in_flight + 1, probing=probing, usage=usage)
-    return taken, Reservation(need, tuple(marks), usd, is_probe)
+    usage = None if budget.usage is None else sent(budget.usage, 1.0, taken[Dimension.TOKENS], at)
+    after = replace(budget, windows=tuple(windows), in_flight=budget.in_flight + 1, probing=probing, usage=usage)
+    return after, Reservation(need, tuple(marks), usd, is_probe)
 
 
 def settle(
@@ -178,20 +179,20 @@ def settle(
     """Puts what the turn did cost in place of what it reserved. `spent` None: not known, the prediction stands.
 
     `was_taken`: whether the provider had taken it off its windows at all."""
+    need, marks = reservation.need, reservation.marks
     if spent is None:
-        need = reservation.need
         spent = Spent(need.prompt, need.completion, reservation.usd)
-    windows = tuple(
-        credit(window, mark, _actual(window.dimension, spent), at, was_taken=was_taken)
-        for window, mark in zip(budget.windows, reservation.marks, strict=False)
-    )
-    windows += budget.windows[len(windows) :]
+    actual = _by_dimension(spent.prompt, spent.completion, spent.usd)
+    windows = list(budget.windows)
+    for number, mark in enumerate(marks):
+        window = windows[number]
+        windows[number] = credit(window, mark, actual[window.dimension], at, was_taken=was_taken)
     usage = budget.usage
     if usage is not None and not was_taken:
-        usage = sent(usage, -1.0, -_expected(budget, Dimension.TOKENS, reservation.need), at)
+        usage = sent(usage, -1.0, -_taken(budget, need, 0.0)[Dimension.TOKENS], at)
     return replace(
         budget,
-        windows=windows,
+        windows=tuple(windows),
         in_flight=budget.in_flight - 1,
         probing=budget.probing and not reservation.is_probe,
         # An answer that told nothing is a word too: there is nothing to wait for.
@@ -202,30 +203,29 @@ def settle(
 
 def told(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at: float) -> Budget:
     """Takes in what the headers of a turn's answer tell of the windows."""
-    windows = list(budget.windows)
-    counted = budget.counted
+    windows, counted = budget.windows, budget.counted
+    taken = _taken(budget, reservation.need, 0.0) if reservation is not None else ()
     for seen in limits.seen:
         number = window_of(windows, seen)
         if number is None:
-            window = first_seen(seen, at)
-            if window is not None and len(windows) < WINDOWS_MAX:
-                windows.append(window)
+            new = first_seen(seen, at)
+            if new is not None and len(windows) < WINDOWS_MAX:
+                windows = (*windows, new)
             continue
-        mark = None
+        mark, window = None, windows[number]
         if reservation is not None and number < len(reservation.marks):
             mark = reservation.marks[number]
-            need, window = reservation.need, windows[number]
-            if window.dimension in (Dimension.TOKENS, Dimension.INPUT, Dimension.OUTPUT):
-                expected = _expected(budget, window.dimension, need)
-                counted = _counted(counted, window, seen, mark, need)
-                windows[number] = taken_on_arrival(window, seen, mark, expected)
-        windows[number] = see(windows[number], seen, mark, at)
-    changed = tuple(windows)
-    is_same = len(changed) == len(budget.windows) and all(map(is_, changed, budget.windows))
-    if is_same and counted == budget.counted and not budget.waits_for_word:
+            if window.dimension in sizes.COUNTED:
+                if mark.is_alone:
+                    counted = _counted(counted, window, seen, mark, reservation.need)
+                window = taken_on_arrival(window, seen, mark, taken[window.dimension])
+        window = see(window, seen, mark, at)
+        if window is not windows[number]:
+            windows = (*windows[:number], window, *windows[number + 1 :])
+    if windows is budget.windows and counted == budget.counted and not budget.waits_for_word:
         return budget
-    usage = None if changed else budget.usage
-    return replace(budget, windows=changed, counted=counted, waits_for_word=False, usage=usage)
+    usage = None if windows else budget.usage
+    return replace(budget, windows=windows, counted=counted, waits_for_word=False, usage=usage)
 
 
 def well(budget: Budget, reservation: Reservation) -> Budget:
@@ -245,8 +245,9 @@ def too_large(budget: Budget, reservation: Reservation, limits: LimitsTold, at: 
         if number is not None:
             told[number] = seen.remaining
     charges = [mark.charge for mark in reservation.marks]
+    taken = _taken(budget, reservation.need, reservation.usd)
     more = budget.windows[len(charges) :]  # of which this answer told first
-    charges += [_amount(budget, window, reservation.need, reservation.usd) for window in more]
+    charges += [taken[window.dimension] + window.overhead for window in more]
     if not sizes.refused_for_size(budget.windows, charges, told):
         return None
     return replace(budget, counted=1.0, max_counts_until=at + sizes.BELIEVED_S)
@@ -315,45 +316,23 @@ def emptied(budget: Budget, unused_s: float, at: float) -> Budget:
     return replace(budget, windows=tuple(windows))
 
 
-def _amount(budget: Budget, window: Window, need: Need, usd: float) -> float:
-    """What the provider is thought to take of a window when a turn arrives."""
-    dimension = window.dimension
-    if dimension is Dimension.REQUESTS:
-        return 1.0
-    if dimension is Dimension.USD:
-        return usd
-    return _expected(budget, dimension, need) + window.overhead
+def _by_dimension(prompt: float, completion: float, usd: float) -> tuple[float, ...]:
+    """What one turn takes of a window, by its dimension."""
+    return 1.0, prompt + completion, prompt, completion, usd
 
 
-def _expected(budget: Budget, dimension: Dimension, need: Need) -> float:
-    """The same by what the turn asks for."""
-    if dimension is Dimension.INPUT:
-        return need.on_arrival
+def _taken(budget: Budget, need: Need, usd: float) -> tuple[float, ...]:
+    """What the provider is thought to take of a window when a turn arrives, but for its `overhead`, by its
+    dimension."""
     completion = need.completion
-    if need.max_tokens is not None:
-        completion = max(completion, budget.counted * need.max_tokens)
-    return completion if dimension is Dimension.OUTPUT else need.on_arrival + completion
-
-
-def _unsure(dimension: Dimension, amount: float, need: Need) -> float:
-    """What of a charge the provider may not have taken."""
-    if dimension is Dimension.REQUESTS:
-        return 0.0
-    return max(0.0, amount - need.prompt_least) if dimension in PROMPT_COUNTED else amount
-
-
-def _actual(dimension: Dimension, spent: Spent) -> float:
-    if dimension is Dimension.REQUESTS:
-        return 1.0
-    if dimension is Dimension.INPUT:
-        return spent.prompt
-    if dimension is Dimension.OUTPUT:
-        return spent.completion
-    return spent.usd if dimension is Dimension.USD else spent.prompt + spent.completion
+    if need.max_tokens is not None and completion < budget.counted * need.max_tokens:
+        completion = budget.counted * need.max_tokens
+    return _by_dimension(need.on_arrival, completion, usd)
 
 
 def _counted(counted: float, window: Window, seen: Seen, mark: Mark, need: Need) -> float:
-    """The share of `max_tokens` that is counted on arrival, by how much a full window lacks after the turn's charge.
+    """The share of `max_tokens` that is counted on arrival, by how much a full window lacks after the charge of a turn
+    beside which nothing was in flight.
 
     Of one that is not full our account may be low, by what was given back or refilled on the way, and a share too low
     is a 429; what a full one lacks was taken, whatever came in meanwhile."""
@@ -362,7 +341,7 @@ def _counted(counted: float, window: Window, seen: Seen, mark: Mark, need: Need)
     if need.max_tokens < need.on_arrival:
         return counted  # how the prompt was counted matters more
     limit = window.limit if seen.limit is None else seen.limit
-    if not mark.is_alone or window.trust < 1.0 or limit > window.limit or mark.level + mark.charge < limit - ROUNDED:
+    if window.trust < 1.0 or limit > window.limit or mark.level + mark.charge < limit - ROUNDED:
         return counted
     prompt = need.prompt_least if window.dimension is Dimension.TOKENS else 0.0
     share = max(0.0, min(1.0, (limit - seen.remaining - prompt) / need.max_tokens))
@@ -388,12 +367,12 @@ def _guilty(budget: Budget, reservation: Reservation | None, limits: LimitsTold,
 
 def refill_s(budget: Budget, need: Need, usd: float) -> float:
     """Seconds in which the scarcest window refills what such a turn takes."""
-    return max(
-        (_amount(budget, window, need, usd) / max(window.rate, 1e-9) for window in budget.windows),
-        default=0.0,
-    )
+    taken = _taken(budget, need, usd)
+    refills = ((taken[window.dimension] + window.overhead) / max(window.rate, 1e-9) for window in budget.windows)
+    return max(refills, default=0.0)
 
 
 def needs(budget: Budget, need: Need, usd: float, at: float) -> list[tuple[Window, float]]:
     """Every window, refilled to `at`, and what such a turn takes of it."""
-    return [(aged(window, at), _amount(budget, window, need, usd)) for window in budget.windows]
+    taken = _taken(budget, need, usd)
+    return [(aged(window, at), taken[window.dimension] + window.overhead) for window in budget.windows]

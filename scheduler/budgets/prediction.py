@@ -100,16 +100,14 @@ class Need(Struct, frozen=True, gc=False):
 def predict(histories: Histories, key: HistoryKey, prompt_bytes: int, max_tokens: int | None) -> Need:
     """What a turn will take, from the most special history that knows enough."""
     history = _known(histories, key)
-    prompt = prompt_bytes * history.ratio * (1 + history.deviation)
-    least = prompt_bytes * history.ratio * max(0.0, 1 - 5 * history.deviation)
-    if history.turns:
-        completion = max(FLOOR_TOKENS, _at_quantile(history))
-    else:
-        completion = UNKNOWN_TOKENS if max_tokens is None else float(max_tokens)
-    on_arrival = max(prompt, prompt_bytes * COUNTED_A_BYTE)
-    return Need(
-        prompt, completion if max_tokens is None else min(completion, max_tokens), max_tokens, least, on_arrival
-    )
+    mean = prompt_bytes * history.ratio
+    prompt = mean * (1 + history.deviation)
+    least = mean * (1 - 5 * history.deviation)
+    on_arrival = prompt_bytes * COUNTED_A_BYTE
+    completion = max(FLOOR_TOKENS, _at_quantile(history)) if history.turns else UNKNOWN_TOKENS
+    if max_tokens is not None and (completion > max_tokens or not history.turns):
+        completion = float(max_tokens)
+    return Need(prompt, completion, max_tokens, least if least > 0 else 0.0, max(prompt, on_arrival))
 
 
 def learn(
@@ -121,7 +119,7 @@ def learn(
     histories = _put(histories, key, _learned(own, covered, prompt_bytes, prompt_tokens, completion_tokens))
     if own.turns >= TURNS_KNOWN and own.turns % SAMPLED:
         return histories
-    for general in ((key[0], key[1], ""), (key[0], "", "")):
+    for general in _general(key):
         if general != key:
             history = _learned(_get(histories, general), covered, prompt_bytes, prompt_tokens, completion_tokens)
             histories = _put(histories, general, history)
@@ -141,14 +139,21 @@ def mean_and_deviation(histories: Histories, key: HistoryKey) -> tuple[float, fl
 
 def _known(histories: Histories, key: HistoryKey) -> History:
     """The most special history that knows enough; else the one that knows most."""
-    best = _NO_HISTORY
-    for each in (key, (key[0], key[1], ""), (key[0], "", "")):
-        history = _get(histories, each)
+    best = _get(histories, key)
+    if best.turns >= TURNS_KNOWN:
+        return best
+    for general in _general(key):
+        history = _get(histories, general)
         if history.turns >= TURNS_KNOWN:
             return history
         if history.turns > best.turns:
             best = history
     return best
+
+
+def _general(key: HistoryKey) -> tuple[HistoryKey, HistoryKey]:
+    """The histories that are more general, the more special one first."""
+    return (key[0], key[1], ""), (key[0], "", "")
 
 
 def _get(histories: Histories, key: HistoryKey) -> History:
@@ -164,8 +169,9 @@ def _put(histories: Histories, key: HistoryKey, history: History) -> Histories:
 
 def _learned(history: History, covered: bool, prompt_bytes: int, prompt_tokens: int, completion: int) -> History:
     number = min(BINS - 1, int(math.log1p(completion) / _GROWTH))
-    bins = history.bins
-    bins = (*bins[:number], bins[number] + history.weight, *bins[number + 1 :])
+    weights = list(history.bins)
+    weights[number] += history.weight
+    bins = tuple(weights)
     total, weight = history.total + history.weight, history.weight / FADE
     if weight > _RESCALED_AT:
         bins, total, weight = tuple(each / weight for each in bins), total / weight, 1.0
@@ -174,7 +180,7 @@ def _learned(history: History, covered: bool, prompt_bytes: int, prompt_tokens: 
     if prompt_bytes:
         ratio_now = prompt_tokens / prompt_bytes
         step = max(RATIO_STEP, 1 / (history.turns + 1))
-        off = abs(ratio_now - ratio) / ratio if history.turns and ratio else history.deviation
+        off = abs(ratio_now - ratio) / ratio if history.turns and ratio else deviation
         deviation = max(DEVIATION_MIN, deviation + step * (off - deviation))
         ratio += step * (ratio_now - ratio)
     return History(
@@ -192,15 +198,14 @@ def _learned(history: History, covered: bool, prompt_bytes: int, prompt_tokens: 
 
 def _at_quantile(history: History) -> float:
     """The completion size at the history's quantile: the upper end of its bin, less what of the bin is not needed."""
-    above = max(0.0, 1 - history.quantile) * history.total
+    beyond = history.quantile - 1
+    above = -beyond * history.total if beyond < 0 else 0.0
     passed = 0.0
     bins = history.bins
     for number in range(history.top, -1, -1):
         weight = bins[number]
-        if not weight:
-            continue
         passed += weight
         if passed > above:
             size = math.exp((number + (passed - above) / weight) * _GROWTH)
-            return size * (1 + 8 * max(0.0, history.quantile - 1))
+            return size * (1 + 8 * beyond) if beyond > 0 else size
     return FLOOR_TOKENS

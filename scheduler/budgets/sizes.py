@@ -26,9 +26,10 @@ def too_small(windows: Iterable[Window], need: Need, *, max_counts: bool) -> Win
 
     One that was learned from 429s alone is a guess, which forbids nothing."""
     max_tokens = need.max_tokens if max_counts and need.max_tokens is not None else 0
+    most = need.prompt_least + max_tokens
     for window in windows:
         dimension = window.dimension
-        if dimension not in COUNTED or window.learned:
+        if window.limit > most or dimension not in COUNTED or window.learned:
             continue
         prompt = need.prompt_least if dimension is not Dimension.OUTPUT else 0.0
         if prompt + (max_tokens if dimension is not Dimension.INPUT else 0) >= window.limit:

@@ -178,7 +178,9 @@ def is_plain(window: Window) -> bool:
 
 def plain_level(window: Window, at: float) -> float:
     """What a plain one holds at `at`."""
-    return min(window.limit, window.level + (at - window.at) * window.limit / window.period_s)
+    limit = window.limit
+    level = window.level + (at - window.at) * limit / window.period_s
+    return level if level < limit else limit
 
 
 def needed(window: Window, amount: float, at: float) -> float:
@@ -194,7 +196,10 @@ def fits_at(window: Window, amount: float, at: float) -> float:
     """When `amount` can be taken of `window`: `at` itself if now."""
     if is_plain(window):
         limit = window.limit
-        deficit = min(amount + MARGIN * limit, WHOLE * limit) - plain_level(window, at)
+        wanted = amount + MARGIN * limit
+        if wanted <= window.level:
+            return at  # whatever came in since
+        deficit = min(wanted, WHOLE * limit) - plain_level(window, at)
         return at if deficit <= 0 else at + deficit * window.period_s / limit
     window = aged(window, at)
     deficit = needed(window, amount, at) - window.level
@@ -224,7 +229,7 @@ def charge(window: Window, amount: float, unsure: float, at: float) -> tuple[Win
         window,
         limit=limit,
         level=level,
-        at=max(at, window.at),
+        at=at if at > window.at else window.at,
         resets_at=resets_at,
         spent=window.spent + amount,
         charged=window.charged + amount,
@@ -255,7 +260,7 @@ def credit(window: Window, mark: Mark, actual: float, at: float, *, was_taken: b
         level = window.level
     at = max(at, window.at)
     back = mark.charge - actual
-    flying, settled = max(0.0, window.flying - mark.charge), window.settled + actual
+    flying, settled = window.flying - mark.charge, window.settled + actual
     if flying < FLYING_MIN:
         flying = 0.0
     if mark.rolled != window.rolled and back > 0:
