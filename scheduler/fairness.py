@@ -40,7 +40,8 @@ def enqueue(draft: Draft, turn: Turn) -> None:
     _count_held(draft, turn, 1)
     caller, run_class, key = turn.request.caller, turn.request.run_class, pool_key(turn)
     where = turn.held_at, key
-    lane = _lanes(draft, where)[run_class]
+    lanes = _lanes(draft, where)
+    lane = lanes[run_class]
     before = lane.queues.get(caller, EMPTY)
     after = before.add(turn.key)
     order, first = lane.order, after.first()
@@ -52,36 +53,43 @@ def enqueue(draft: Draft, turn: Turn) -> None:
         else:
             draft.shares = draft.shares.set(caller, replace(share, waits_in=(*share.waits_in, (key, run_class))))
             order = order.add(place)
-    _put_lane(draft, where, run_class, Lane(lane.queues.set(caller, after), order))
+    _put_lane(draft, where, lanes, run_class, Lane(lane.queues.set(caller, after), order))
 
 
-def dequeue(draft: Draft, turn: Turn) -> None:
-    """Takes a held turn out of its lane."""
+def dequeue(draft: Draft, turn: Turn, *, starts: bool = False) -> None:
+    """Takes a held turn out of its lane; `starts`: as it is placed, so that it counts as running now."""
     _count_held(draft, turn, -1)
     caller, run_class, key = turn.request.caller, turn.request.run_class, pool_key(turn)
     where = turn.held_at, key
-    lane = _lanes(draft, where)[run_class]
+    lanes = _lanes(draft, where)
+    lane = lanes[run_class]
     before = lane.queues[caller]
     after = before.remove(turn.key)
     order, first = lane.order, before.first()
-    if turn.held_at is None and first == turn.key:
+    if turn.held_at is None and (starts or first == turn.key):
         share = draft.shares[caller]
         place = (share.running, first, caller)
         if after:
-            order = order.move(place, (share.running, after.first(), caller))
+            order = order.move(place, (share.running + starts, after.first(), caller))
         else:
             order = order.remove(place)
             waits_in = tuple(where for where in share.waits_in if where != (key, run_class))
             _put_share(draft, caller, replace(share, waits_in=waits_in))
     queues = lane.queues.set(caller, after) if after else lane.queues.delete(caller)
-    _put_lane(draft, where, run_class, Lane(queues, order))
+    _put_lane(draft, where, lanes, run_class, Lane(queues, order))
+    if starts:
+        count_running(draft, caller, 1, but=(key, run_class) if turn.held_at is None else None)
 
 
-def count_running(draft: Draft, caller: Caller, change: int) -> None:
-    """Counts a caller's turns in flight, and moves it in the order of the lanes where turns of it are held."""
+def count_running(draft: Draft, caller: Caller, change: int, *, but: tuple[PoolKey, RunClass] | None = None) -> None:
+    """Counts a caller's turns in flight, and moves it in the order of the lanes where turns of it are held, `but` for
+    one where that is done."""
     share = draft.shares.get(caller, NO_SHARE)
     running = share.running + change
-    for key, run_class in share.waits_in:
+    for waits_in in share.waits_in:
+        if waits_in == but:
+            continue
+        key, run_class = waits_in
         pool = draft.pools[key]
         lane = pool.lanes[run_class]
         first = lane.queues[caller].first()
@@ -166,9 +174,9 @@ def _lanes(draft: Draft, where: Where) -> Lanes:
     return pool.lanes if pool is not None else EMPTY_LANES
 
 
-def _put_lane(draft: Draft, where: Where, run_class: RunClass, lane: Lane) -> None:
+def _put_lane(draft: Draft, where: Where, lanes: Lanes, run_class: RunClass, lane: Lane) -> None:
+    """Sets one of the `lanes` that are at `where`."""
     held_at, key = where
-    lanes = _lanes(draft, where)
     changed = (lane, lanes[1]) if run_class is RunClass.INTERACTIVE else (lanes[0], lane)
     if held_at is None:
         pool = draft.pools.get(key, Pool())

@@ -45,15 +45,15 @@ def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Repl
     if not draft.is_open:
         return None
     home = run.home if run is not None else None
-    is_behind = is_behind_others(draft, turn)
-    if is_behind and not resident:
+    replicas, is_behind = draft.replicas, is_behind_others(draft, turn)
+    if is_behind and not (resident and home is not None and replicas[home].kv_tokens):
         return None
     members, falls_back = members_for(draft, turn), bool(turn.request.fallbacks)
     if is_behind:
         members = (home,) if home in members else ()
     elif home in members and not falls_back:
         members = (home, *(name for name in members if name != home))
-    need, run_class, replicas = need_of(draft, turn), turn.request.run_class, draft.replicas
+    need, run_class = need_of(draft, turn), turn.request.run_class
     ranked: list[tuple[Key, Replica]] = []
     dry = []
     for name in members:

@@ -44,7 +44,7 @@ class Ordered(Struct, frozen=True, gc=False):
         chunks = self.chunks
         if not chunks:
             return Ordered(((key,),))
-        at = max(bisect_right(chunks, (key,)) - 1, 0)
+        at = max(bisect_right(chunks, (key,)) - 1, 0) if len(chunks) > 1 else 0
         grown = list(chunks[at])
         insort(grown, key)
         if len(grown) <= _CHUNK_MAX:
@@ -55,9 +55,11 @@ class Ordered(Struct, frozen=True, gc=False):
     def remove(self, key: Key) -> Ordered:
         """Without `key`, which must be in it."""
         chunks = self.chunks
-        at = bisect_right(chunks, (key,))
-        if at == len(chunks) or chunks[at][0] != key:
-            at -= 1
+        at = 0
+        if len(chunks) > 1:
+            at = bisect_right(chunks, (key,))
+            if at == len(chunks) or chunks[at][0] != key:
+                at -= 1
         chunk = chunks[at]
         inner = bisect_left(chunk, key)
         assert chunk[inner] == key, "removed an element that is not there"

@@ -42,6 +42,7 @@ def submit(draft: Draft, turn: Turn, run: Run | None) -> None:
     else:
         replica = home if draft.is_open and _fits(home, turn, resident=resident) else None
     if replica is not None:
+        fairness.count_running(draft, turn.request.caller, 1)
         place(draft, turn, run, replica)
         return
     if turn.gives_up_at is not None and turn.gives_up_at <= draft.now:
@@ -59,7 +60,7 @@ def submit(draft: Draft, turn: Turn, run: Run | None) -> None:
 
 
 def place(draft: Draft, turn: Turn, run: Run | None, replica: Replica) -> None:
-    """Puts a turn that is in no lane in flight on a replica."""
+    """Puts a turn that is in no lane, and counted as running, in flight on a replica."""
     turn_id, run_class = turn.request.turn_id, turn.request.run_class
     draft.sequence += 1
     budget, reservation = replica.budget, None
@@ -101,7 +102,6 @@ def place(draft: Draft, turn: Turn, run: Run | None, replica: Replica) -> None:
         tokens=tokens,
     )
     draft.turns = draft.turns.set(turn_id, placed)
-    fairness.count_running(draft, turn.request.caller, 1)
     draft.effects.append(placement(placed))
     if run is None:
         set_turn_timer(draft, placed)
@@ -181,7 +181,7 @@ def go_home(draft: Draft) -> None:
         if turn.held_at is not None or home is None or home.budget is not None:
             continue
         if serves(home, pool_key(turn)) and _fits(home, turn):
-            fairness.dequeue(draft, turn)
+            fairness.dequeue(draft, turn, starts=True)
             place(draft, turn, run, home)
 
 
@@ -239,7 +239,7 @@ def _take_next(draft: Draft, replica: Replica) -> bool:
     turn = draft.turns[turn_id]
     if replica.budget is not None and not limited.fits(draft, replica, turn):
         return False
-    fairness.dequeue(draft, turn)
+    fairness.dequeue(draft, turn, starts=True)
     place(draft, turn, draft.runs[turn.run_id] if turn.run_id is not None else None, replica)
     return True
 
