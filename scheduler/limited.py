@@ -20,7 +20,7 @@ from scheduler.budgets.ledger import Budget, Reservation, Spent
 from scheduler.budgets.prediction import Histories, Need
 from scheduler.effects import Reason, RefuseTurn
 from scheduler.events import FirstTokenSeen, KnownLimits, Request, TurnEnded, TurnFailed
-from scheduler.money import can_afford, history_key, members_for, need_of, price_for, settle_usd, take_usd, usd_of
+from scheduler.money import can_afford, history_key, likely_usd, members_for, need_of, settle_usd, take_usd, usd_of
 from scheduler.ordered import Key
 from scheduler.pools import is_behind_others, load_key, put_replica
 from scheduler.state import Draft, Replica, Run, Turn, with_first_token
@@ -60,7 +60,7 @@ def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Repl
         replica = replicas[name]
         if not has_room(replica, run_class, turn.request.caller, resident=resident and name == home):
             continue
-        budget, usd = replica.budget, usd_of(replica, turn.request, need)
+        budget, usd = replica.budget, likely_usd(replica, turn.request, need)
         opens = _opens(replica, need, usd, draft.now) if budget is not None else draft.now
         if opens > draft.now:
             dry.append((replica, opens))
@@ -81,7 +81,7 @@ def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Repl
 def fits(draft: Draft, replica: Replica, turn: Turn) -> bool:
     """Whether the held turn that goes next to `replica` fits its budget now; if not, the replica is dry."""
     need = need_of(draft, turn)
-    opens = _opens(replica, need, usd_of(replica, turn.request, need), draft.now)
+    opens = _opens(replica, need, likely_usd(replica, turn.request, need), draft.now)
     if opens <= draft.now:
         return True
     if opens == math.inf and _fits_nowhere(draft, turn, need):
@@ -94,7 +94,7 @@ def fits(draft: Draft, replica: Replica, turn: Turn) -> bool:
 def reserve(draft: Draft, budget: Budget, replica: Replica, turn: Turn) -> tuple[Budget, Reservation]:
     """`budget`, which is that of `replica`, with what the turn takes of it; it is not set yet."""
     need = need_of(draft, turn)
-    return ledger.reserve(budget, need, usd_of(replica, turn.request, need), draft.now)
+    return ledger.reserve(budget, need, likely_usd(replica, turn.request, need), draft.now)
 
 
 def settled(draft: Draft, replica: Replica, turn: Turn, end: TurnEnded | TurnFailed | None) -> Replica:
@@ -131,7 +131,7 @@ def _ended(draft: Draft, replica: Replica, turn: Turn, event: TurnEnded) -> Budg
     spent = None
     if event.prompt_tokens is not None and event.completion_tokens is not None:
         prompt, completion, request = event.prompt_tokens, event.completion_tokens, turn.request
-        usd = price_for(replica, request).of(prompt, completion, event.cached_tokens or 0)
+        usd = usd_of(replica, request, prompt, completion, event.cached_tokens or 0)
         spent = Spent(prompt, completion, usd)
         assert draft.histories is not None
         draft.histories = prediction.learn(
@@ -292,7 +292,7 @@ def _wait_s(draft: Draft, turn: Turn, need: Need) -> float | None:
             continue
         if replica.budget is None:
             return None
-        usd = usd_of(replica, turn.request, need)
+        usd = likely_usd(replica, turn.request, need)
         alone_s = _opens(replica, need, usd, draft.now) - draft.now
         wait_s = min(wait_s, alone_s + ahead * ledger.refill_s(replica.budget, need, usd) / len(candidates))
     return wait_s if 0 < wait_s < math.inf else None

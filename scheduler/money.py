@@ -12,7 +12,7 @@ from common.ids import Caller, Model, ReplicaName, RunId
 from scheduler.budgets import prediction
 from scheduler.budgets import spend as spending
 from scheduler.budgets.forecast import Forecast, forecast
-from scheduler.budgets.ledger import FREE, Price
+from scheduler.budgets.ledger import FREE
 from scheduler.budgets.prediction import HistoryKey, Need
 from scheduler.budgets.spend import Spend
 from scheduler.effects import RecordSpend
@@ -95,7 +95,7 @@ def _likely_usd(draft: Draft, turn: Turn) -> float:
     """The turn's likely price where it is dearest."""
     need = need_of(draft, turn)
     members = members_for(draft, turn)
-    return max((usd_of(draft.replicas[name], turn.request, need) for name in members), default=0.0)
+    return max((likely_usd(draft.replicas[name], turn.request, need) for name in members), default=0.0)
 
 
 def members_for(draft: Draft, turn: Turn) -> tuple[ReplicaName, ...]:
@@ -119,11 +119,12 @@ def need_of(draft: Draft, turn: Turn) -> Need:
     return prediction.predict(draft.histories, history_key(request), request.prompt_bytes, request.max_tokens)
 
 
-def price_for(replica: Replica, request: Request) -> Price:
-    """The price of the turn's model at `replica`."""
-    return replica.prices.get(request.model, FREE) if replica.prices is not None else FREE
+def usd_of(replica: Replica, request: Request, prompt: float, completion: float, cached: float = 0.0) -> float:
+    """US dollars that a turn of so many tokens costs at `replica`."""
+    prices = replica.prices
+    return 0.0 if prices is None else prices.get(request.model, FREE).of(prompt, completion, cached)
 
 
-def usd_of(replica: Replica, request: Request, need: Need) -> float:
+def likely_usd(replica: Replica, request: Request, need: Need) -> float:
     """US dollars that a turn is likely to cost at `replica`."""
-    return price_for(replica, request).of(need.prompt, need.completion) if replica.prices is not None else 0.0
+    return usd_of(replica, request, need.prompt, need.completion)

@@ -25,7 +25,7 @@ from scheduler.budgets.answers import ROUNDED, first_seen, see, taken_on_arrival
 from scheduler.budgets.headers import Dimension, LimitsTold, Seen
 from scheduler.budgets.learned import Usage, sent
 from scheduler.budgets.prediction import Need
-from scheduler.budgets.windows import Mark, Window, aged, charge, credit, fits_at, full, refused
+from scheduler.budgets.windows import Mark, Window, aged, charge, credit, fits_at, full, level_at, refused
 
 COOLDOWN_S = 1.0
 """After a 429 that names no time; doubles with each further one in a row."""
@@ -151,8 +151,10 @@ def never_fits(budget: Budget, need: Need, at: float) -> Window | None:
 def headroom(budget: Budget, need: Need, usd: float, at: float) -> float:
     """What would be left of the scarcest window, as a share of it."""
     left = 1.0
-    for window, amount in needs(budget, need, usd, at):
-        left = min(left, (window.level - amount) / max(window.capacity, 1e-9))
+    taken = _taken(budget, need, usd)
+    for window in budget.windows:
+        amount = taken[window.dimension] + window.overhead
+        left = min(left, (level_at(window, at) - amount) / max(window.capacity, 1e-9))
     return left
 
 
@@ -361,7 +363,7 @@ def _guilty(budget: Budget, reservation: Reservation | None, limits: LimitsTold,
             wanted = marks[number].charge if number < len(marks) else 1.0
             if seen.remaining < wanted:
                 return number
-    shares = [aged(window, at).level / window.capacity if window.capacity else math.inf for window in windows]
+    shares = [level_at(window, at) / window.capacity if window.capacity else math.inf for window in windows]
     return shares.index(min(shares))
 
 

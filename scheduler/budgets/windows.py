@@ -183,6 +183,11 @@ def plain_level(window: Window, at: float) -> float:
     return level if level < limit else limit
 
 
+def level_at(window: Window, at: float) -> float:
+    """What is left of any window at `at`."""
+    return plain_level(window, at) if is_plain(window) else aged(window, at).level
+
+
 def needed(window: Window, amount: float, at: float) -> float:
     """What must be left for a turn that takes `amount`."""
     if window.caution:
