@@ -45,19 +45,11 @@ def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Repl
     if not draft.is_open:
         return None
     home = run.home if run is not None else None
-    replicas, is_behind = draft.replicas, is_behind_others(draft, turn)
-    if is_behind and not (resident and home is not None and replicas[home].kv_tokens):
-        return None
-    members, falls_back = members_for(draft, turn), bool(turn.request.fallbacks)
-    if is_behind:
-        members = (home,) if home in members else ()
-    elif home in members and not falls_back:
-        members = (home, *(name for name in members if name != home))
-    need, run_class = need_of(draft, turn), turn.request.run_class
+    need, run_class, falls_back = need_of(draft, turn), turn.request.run_class, bool(turn.request.fallbacks)
     ranked: list[tuple[Key, Replica]] = []
     dry = []
-    for name in members:
-        replica = replicas[name]
+    for name in _candidates(draft, turn, home, resident=resident):
+        replica = draft.replicas[name]
         if not has_room(replica, run_class, turn.request.caller, resident=resident and name == home):
             continue
         budget, usd = replica.budget, likely_usd(replica, turn.request, need)
@@ -76,6 +68,18 @@ def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Repl
         for replica, opens in dry:
             _dry(draft, replica, turn, opens)
     return None
+
+
+def _candidates(draft: Draft, turn: Turn, home: ReplicaName | None, *, resident: bool) -> tuple[ReplicaName, ...]:
+    """The replicas that may have room for a turn, in order: the home first unless it falls back. Behind others of its
+    caller there is none but the home of a run whose prefix that keeps."""
+    members = members_for(draft, turn)
+    if is_behind_others(draft, turn):
+        keeper = draft.replicas.get(home) if resident and home in members else None
+        return (keeper.name,) if keeper is not None and keeper.kv_tokens is not None else ()
+    if home not in members or turn.request.fallbacks:
+        return members
+    return (home, *(name for name in members if name != home))
 
 
 def fits(draft: Draft, replica: Replica, turn: Turn) -> bool:

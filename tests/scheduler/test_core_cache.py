@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from common.ids import Caller, Model, ReplicaName, RunId, TurnId
 from scheduler.admission import Obstacle
 from scheduler.events import ReplicaProbed, RunClass, RunEnded, TurnEnded
@@ -14,8 +16,8 @@ KV_TOKENS = 10_000
 A = ReplicaName("a")
 
 
-def cached() -> Story:
-    story = Story(replica("a"))
+def cached(**options: object) -> Story:
+    story = Story(replica("a", **options))
     story.tell(ReplicaProbed(story.at, A, True, 0, 0, 0.1, None, KV_TOKENS))
     return story
 
@@ -33,8 +35,11 @@ def waits(story: Story, turn: str) -> bool:
     return story.where(turn) is None
 
 
-def test_runs_are_admitted_until_their_prefixes_fill_the_cache_and_started_ones_go_on() -> None:
-    story = cached()
+@pytest.mark.parametrize("options", [{}, {"limits": {"requests_per_minute": 1000}}], ids=["plain", "limited"])
+def test_runs_are_admitted_until_their_prefixes_fill_the_cache_and_started_ones_go_on(
+    options: dict[str, object],
+) -> None:
+    story = cached(**options)
     for number in range(6):
         story.arrive(f"first{number}", f"r{number}", BATCH)
         if not waits(story, f"first{number}"):
