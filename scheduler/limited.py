@@ -45,10 +45,13 @@ def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Repl
     if not draft.is_open:
         return None
     home = run.home if run is not None else None
+    candidates = _candidates(draft, turn, home, resident=resident)
+    if not candidates:
+        return None
     need, run_class, falls_back = need_of(draft, turn), turn.request.run_class, bool(turn.request.fallbacks)
     ranked: list[tuple[Key, Replica]] = []
     dry = []
-    for name in _candidates(draft, turn, home, resident=resident):
+    for name in candidates:
         replica = draft.replicas[name]
         if not has_room(replica, run_class, turn.request.caller, resident=resident and name == home):
             continue
@@ -73,10 +76,12 @@ def choose(draft: Draft, turn: Turn, run: Run | None, *, resident: bool) -> Repl
 def _candidates(draft: Draft, turn: Turn, home: ReplicaName | None, *, resident: bool) -> tuple[ReplicaName, ...]:
     """The replicas that may have room for a turn, in order: the home first unless it falls back. Behind others of its
     caller there is none but the home of a run whose prefix that keeps."""
-    members = members_for(draft, turn)
     if is_behind_others(draft, turn):
-        keeper = draft.replicas.get(home) if resident and home in members else None
-        return (keeper.name,) if keeper is not None and keeper.kv_tokens is not None else ()
+        keeper = draft.replicas.get(home) if resident and home is not None else None
+        if keeper is None or keeper.kv_tokens is None:
+            return ()
+        return (keeper.name,) if keeper.name in members_for(draft, turn) else ()
+    members = members_for(draft, turn)
     if home not in members or turn.request.fallbacks:
         return members
     return (home, *(name for name in members if name != home))
@@ -101,8 +106,9 @@ def reserve(draft: Draft, budget: Budget, replica: Replica, turn: Turn) -> tuple
     return ledger.reserve(budget, need, likely_usd(replica, turn.request, need), draft.now)
 
 
-def settled(draft: Draft, replica: Replica, turn: Turn, end: TurnEnded | TurnFailed | None) -> Replica:
-    """`replica` after a turn that reserved of its budget, by the turn's `end` if one was told; it is not set yet."""
+def settled(draft: Draft, replica: Replica, turn: Turn, end: TurnEnded | TurnFailed | None) -> Budget | None:
+    """The budget of `replica` after a turn that reserved of it, by the turn's `end` if one was told, to be looked at
+    again; it is not set yet."""
     match end:
         case TurnEnded():
             budget = _ended(draft, replica, turn, end)
@@ -123,7 +129,8 @@ def told(draft: Draft, event: FirstTokenSeen) -> None:
     draft.turns = draft.turns.set(event.turn_id, with_first_token(turn, event.at, draft.now))
     if turn.reservation is not None and event.limits is not None:
         replica = draft.replicas[turn.replica]
-        put_replica(draft, _wet(draft, replica, _told(replica, turn, event.limits, draft.now)))
+        budget = _wet(draft, replica, _told(replica, turn, event.limits, draft.now))
+        put_replica(draft, replace(replica, budget=budget, dry_for=None))
         draft.roomier.append(turn.replica)
 
 
@@ -188,7 +195,7 @@ def reopen(draft: Draft) -> None:
     """Lets held turns try the replicas whose time has come."""
     for name in sorted(name for name, due in draft.dry.items() if due <= draft.now):
         replica = draft.replicas[name]
-        put_replica(draft, _wet(draft, replica, replica.budget))
+        put_replica(draft, replace(replica, budget=_wet(draft, replica, replica.budget), dry_for=None))
         draft.roomier.append(name)
 
 
@@ -338,8 +345,9 @@ def _dry(draft: Draft, replica: Replica, turn: Turn, opens: float) -> None:
     put_replica(draft, replace(replica, dry_for=turn.request.run_class))
 
 
-def _wet(draft: Draft, replica: Replica, budget: Budget | None) -> Replica:
-    """A replica whose budget is now `budget`, and is to be looked at again; a budget that is past is none."""
+def _wet(draft: Draft, replica: Replica, budget: Budget | None) -> Budget | None:
+    """What `replica`, whose budget is now `budget`, has of it when it is dry for nobody any more: a budget that is past
+    is none."""
     if budget is not None and budget.is_past:
         budget = None
         draft.rested.append(replica.name)
@@ -347,4 +355,4 @@ def _wet(draft: Draft, replica: Replica, budget: Budget | None) -> Replica:
             draft.histories = None
     if replica.dry_for is not None:
         draft.dry = draft.dry.delete(replica.name)
-    return replace(replica, budget=budget, dry_for=None)
+    return budget

@@ -122,15 +122,18 @@ def free_slot(draft: Draft, turn: Turn, end: TurnEnded | TurnFailed | None = Non
     replica = draft.replicas[turn.replica]
     batch = turn.request.run_class is RunClass.BATCH
     batch_tokens = turn.tokens if batch else 0
+    budget, dry_for = replica.budget, replica.dry_for
+    if turn.reservation is not None:
+        budget, dry_for = limited.settled(draft, replica, turn, end), None
     freer = replace(
         replica,
         in_flight=replica.in_flight - 1,
         batch_in_flight=replica.batch_in_flight - batch,
         batch_flight_tokens=replica.batch_flight_tokens - batch_tokens,
         takings=with_change(replica.takings, turn.request.caller, flying=-batch_tokens),
+        budget=budget,
+        dry_for=dry_for,
     )
-    if turn.reservation is not None:
-        freer = limited.settled(draft, freer, turn, end)
     put_replica(draft, freer)
     if turn.reserved_usd is not None:
         money.release_usd(draft, turn)

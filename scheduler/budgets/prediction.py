@@ -45,7 +45,6 @@ DEVIATION_MIN = 0.01
 GENERATION = 2048
 """Histories in one generation."""
 
-_EMPTY_BINS = (0.0,) * BINS
 _RESCALED_AT = 1e9
 
 HistoryKey = tuple[str, str, str]
@@ -56,13 +55,12 @@ class History(Struct, frozen=True, gc=False):
     """What turns of one kind did cost."""
 
     turns: int = 0
-    bins: tuple[float, ...] = _EMPTY_BINS
-    """Weight of completions by size; later ones weigh more, which is how earlier ones fade."""
+    bins: tuple[float, ...] = ()
+    """Weight of completions by size, up to the largest seen (BINS at most); later ones weigh more, which is how earlier
+    ones fade."""
     weight: float = 1.0
     """Of the next one."""
     total: float = 0.0
-    top: int = 0
-    """The last bin that has been used."""
     quantile: float = COVERAGE
     ratio: float = TOKENS_A_BYTE
     """Prompt tokens a byte of the request."""
@@ -131,7 +129,7 @@ def mean_and_deviation(histories: Histories, key: HistoryKey) -> tuple[float, fl
     history = _known(histories, key)
     if not history.total:
         return UNKNOWN_TOKENS, UNKNOWN_TOKENS
-    sizes = [math.exp((number + 0.5) * _GROWTH) - 1 for number in range(BINS)]
+    sizes = [math.exp((number + 0.5) * _GROWTH) - 1 for number in range(len(history.bins))]
     mean = sum(w * size for w, size in zip(history.bins, sizes, strict=True)) / history.total
     variance = sum(w * (size - mean) ** 2 for w, size in zip(history.bins, sizes, strict=True)) / history.total
     return mean, math.sqrt(variance)
@@ -170,6 +168,8 @@ def _put(histories: Histories, key: HistoryKey, history: History) -> Histories:
 def _learned(history: History, covered: bool, prompt_bytes: int, prompt_tokens: int, completion: int) -> History:
     number = min(BINS - 1, int(math.log1p(completion) / _GROWTH))
     weights = list(history.bins)
+    if number >= len(weights):
+        weights += [0.0] * (number + 1 - len(weights))
     weights[number] += history.weight
     bins = tuple(weights)
     total, weight = history.total + history.weight, history.weight / FADE
@@ -188,7 +188,6 @@ def _learned(history: History, covered: bool, prompt_bytes: int, prompt_tokens: 
         bins,
         weight,
         total,
-        max(number, history.top),
         max(QUANTILE_MIN, min(QUANTILE_MAX, quantile)),
         ratio,
         deviation,
@@ -202,7 +201,7 @@ def _at_quantile(history: History) -> float:
     above = -beyond * history.total if beyond < 0 else 0.0
     passed = 0.0
     bins = history.bins
-    for number in range(history.top, -1, -1):
+    for number in range(len(bins) - 1, -1, -1):
         weight = bins[number]
         passed += weight
         if passed > above:

@@ -263,14 +263,15 @@ def credit(window: Window, mark: Mark, actual: float, at: float, *, was_taken: b
     else:
         window = aged(window, at)
         level = window.level
-    at = max(at, window.at)
+    at = at if at > window.at else window.at
     back = mark.charge - actual
     flying, settled = window.flying - mark.charge, window.settled + actual
     if flying < FLYING_MIN:
         flying = 0.0
     if mark.rolled != window.rolled and back > 0:
         return replace(window, level=level, at=at, flying=flying, settled=settled)
-    level = min(window.limit * window.trust, level + back)
+    level, capacity = level + back, window.limit * window.trust
+    level = level if level < capacity else capacity
     spent = window.spent - back if was_taken or mark.marked_at == window.marked_at else window.spent
     return replace(window, level=level, at=at, spent=spent, flying=flying, settled=settled)
 
