@@ -13,3 +13,4 @@ settings.load_profile("house")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--histories", type=int, default=150, help="how many histories the scheduler's core is tried on")
     parser.addoption("--fuzz-inputs", type=int, default=100, help="how many inputs each surface is tried on")
+    parser.addoption("--fuzz-seed", type=int, help="play the round of inputs again that was shown with this seed")

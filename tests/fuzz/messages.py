@@ -1,41 +1,83 @@
-"""Any message of a type, with fields of any value: right ones, wrong ones, and ids that meet again."""
+"""Any message of a type: right ones, and such with some or many wrong values; ids meet again."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
-from hypothesis import strategies as st
+from google.protobuf.message import Message
 
-_TEXTS = st.sampled_from(["", "a", "b", "r-1", "t-1", "t-2", "m", "n", "a b", "x" * 200, "\x00"]) | st.text(max_size=5)
-_NUMBERS = st.sampled_from([0, 1, 2, 100, 2**31 - 1])
-_LARGE = _NUMBERS | st.sampled_from([2**53, 2**63 - 1])
+from tests.fuzz.fuzzing import mutated, some, some_bytes, some_text
+
+M = TypeVar("M", bound=Message)
+Known = Mapping[str, Sequence[Any]]
+"""Right texts and bytes of fields, by their names."""
+
+_IDS = ["a", "b", "r-1", "t-1", "t-2"]
+_WRONG_TEXTS = ["", "a b", "x" * 200, "\x00"]
 _DEPTH_MAX = 4
 
-
-def _value(field: Any, depth: int) -> st.SearchStrategy[Any]:
-    kind = field.cpp_type
-    if kind == FieldDescriptor.CPPTYPE_MESSAGE:
-        return fields(field.message_type, depth + 1)
-    if kind == FieldDescriptor.CPPTYPE_STRING:
-        return st.binary(max_size=5) if field.type == FieldDescriptor.TYPE_BYTES else _TEXTS
-    if kind == FieldDescriptor.CPPTYPE_ENUM:
-        return st.sampled_from([*field.enum_type.values_by_number, 99])
-    if kind == FieldDescriptor.CPPTYPE_BOOL:
-        return st.booleans()
-    if kind in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT):
-        return st.sampled_from([0.0, 0.01, -1.0, 1e30, float("nan"), float("inf")])
-    if kind in (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64):
-        return _LARGE
-    return _NUMBERS
+_BOOLS = ([False, True], [False, True])
+_FLOATS = ([0.0, 0.01, 1.0], [-1.0, 1e30, float("nan"), float("inf")])
+_INTS = ([1, 2, 100], [0, 2**31 - 1])
+_LONGS = ([1, 2, 100], [0, 2**31 - 1, 2**53, 2**63 - 1])
+_NUMBERS: dict[int, tuple[list[Any], list[Any]]] = {
+    FieldDescriptor.CPPTYPE_BOOL: _BOOLS,
+    FieldDescriptor.CPPTYPE_DOUBLE: _FLOATS,
+    FieldDescriptor.CPPTYPE_FLOAT: _FLOATS,
+    FieldDescriptor.CPPTYPE_INT64: _LONGS,
+    FieldDescriptor.CPPTYPE_UINT64: _LONGS,
+}
+"""Right values and wrong ones; of all other kinds: `_INTS`."""
 
 
-def fields(descriptor: Any, depth: int = 0) -> st.SearchStrategy[dict[str, Any]]:
-    """Keyword arguments of a message of the type that `descriptor` describes (of either implementation of protobuf)."""
-    if depth > _DEPTH_MAX:
-        return st.just({})
-    made: dict[str, st.SearchStrategy[Any]] = {}
-    for field in descriptor.fields:
-        value = _value(field, depth)
-        made[field.name] = st.lists(value, max_size=3) if field.is_repeated else value
-    return st.fixed_dictionaries({}, optional=made)
+def any_of(chance: random.Random, message: type[M], known: Known) -> M:
+    """A message."""
+    return message(**_Maker(chance, known).fields(message.DESCRIPTOR, 0))
+
+
+class _Maker:
+    """Makes one message, whose values are wrong, and there, as often as it has drawn."""
+
+    def __init__(self, chance: random.Random, known: Known) -> None:
+        self.chance = chance
+        self.known = known
+        self.wrong = chance.choice((0.0, 0.0, 0.05, 0.5))
+        self.present = chance.choice((0.6, 0.95, 1.0))
+
+    def fields(self, descriptor: Any, depth: int) -> dict[str, Any]:
+        """Arguments of a message of the type that `descriptor` describes (of either implementation of protobuf)."""
+        if depth > _DEPTH_MAX:
+            return {}
+        return {
+            field.name: some(self.chance, 3, lambda _, field=field: self.value(field, depth))  # type: ignore[misc]
+            if field.is_repeated
+            else self.value(field, depth)
+            for field in _fields_of(descriptor)
+            if self.chance.random() < self.present
+        }
+
+    def value(self, field: Any, depth: int) -> Any:
+        """One value, also of a repeated field."""
+        kind, is_wrong = field.cpp_type, self.chance.random() < self.wrong
+        if kind == FieldDescriptor.CPPTYPE_MESSAGE:
+            return self.fields(field.message_type, depth + 1)
+        if kind == FieldDescriptor.CPPTYPE_ENUM:
+            _, *right = field.enum_type.values_by_number
+            return self.chance.choice([0, 99] if is_wrong else right)
+        if kind != FieldDescriptor.CPPTYPE_STRING:
+            return self.chance.choice(_NUMBERS.get(kind, _INTS)[is_wrong])
+        if field.type == FieldDescriptor.TYPE_BYTES:
+            known = self.known.get(field.name)
+            return mutated(self.chance, self.chance.choice(known)) if known else some_bytes(self.chance, 5)
+        if is_wrong:
+            return self.chance.choice([*_WRONG_TEXTS, some_text(self.chance, 5)])
+        return self.chance.choice(self.known.get(field.name) or _IDS)
+
+
+@functools.cache
+def _fields_of(descriptor: Any) -> list[Any]:
+    return list(descriptor.fields)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from common import pool, tokens
 from runtime import tool_config
-from tests.fuzz.fuzzing import fuzz, mutated
+from tests.fuzz.fuzzing import fuzz, mutated, some, some_text
 
 KEYS = [
     "name", "url", "kind", "models", "key_env", "key_file", "health_path", "load_from", "max_in_flight",
@@ -24,20 +24,28 @@ VALUES = [
 ]  # fmt: skip
 NAMES = ["replica", "token", "server", "other", "a.b"]
 
-lines = st.tuples(st.sampled_from(KEYS), st.sampled_from(VALUES)).map(" = ".join)
-tables = st.tuples(st.sampled_from(NAMES), st.lists(lines, max_size=6)).map(
-    lambda made: "\n".join([f"[[{made[0]}]]", *made[1]]) + "\n"
-)
-right = st.sampled_from(
-    [
-        '[[replica]]\nname = "a"\nurl = "http://h"\n',
-        '[[token]]\nname = "a"\nsecret_env = "A"\n',
-        '[[server]]\nname = "a"\nurl = "http://h"\n',
-    ]
-)
-texts = mutated(st.lists(tables | right, min_size=1, max_size=3).map(lambda made: "".join(made).encode())).map(
-    lambda data: data.decode("utf-8", "surrogateescape")
-) | st.text(max_size=60)
+RIGHT = [
+    '[[replica]]\nname = "a"\nurl = "http://h"\n',
+    '[[token]]\nname = "a"\nsecret_env = "A"\n',
+    '[[server]]\nname = "a"\nurl = "http://h"\n',
+]
+
+
+def table(chance: random.Random) -> str:
+    """A right one, or any lines."""
+    if chance.random() < 0.3:
+        return chance.choice(RIGHT)
+    lines = some(chance, 6, lambda one: f"{one.choice(KEYS)} = {one.choice(VALUES)}\n")
+    return f"[[{chance.choice(NAMES)}]]\n{''.join(lines)}"
+
+
+def file(chance: random.Random) -> str:
+    """Some tables, with or without bytes that are wrong, or any text."""
+    if chance.random() < 0.1:
+        return some_text(chance, 60)
+    tables = table(chance) + "".join(some(chance, 2, table))
+    return mutated(chance, tables.encode()).decode("utf-8", "surrogateescape")
+
 
 PARSERS: dict[str, tuple[Callable[[str, str], Any], type[ValueError]]] = {
     "pool": (pool.parse, pool.PoolError),
@@ -58,4 +66,4 @@ def test_any_text_is_read_or_refused_in_one_line(request: pytest.FixtureRequest,
             told = str(problem)
         assert told.startswith("the file")
 
-    fuzz(request, texts, run)
+    fuzz(request, file, run)

@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import itertools
 import pathlib
-from typing import Any
+import random
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import grpc
 import pytest
 from google.protobuf.message import Message
-from hypothesis import strategies as st
 
 from common.auth import Guard
-from protos import runtime_pb2, runtime_pb2_grpc, scheduler_pb2, turn_pb2
-from protos.scheduler_pb2 import DispatchRequest, ResyncRequest
+from protos import runtime_pb2, runtime_pb2_grpc
+from protos.scheduler_pb2 import AdmitRequest, DispatchRequest, ReportRequest, ResyncRequest, WatchRequest
 from runtime import grpc_server
 from scheduler.invariants import check
-from tests.fuzz.fuzzing import fuzz
-from tests.fuzz.messages import fields
+from tests.fuzz.fuzzing import fuzz, some
+from tests.fuzz.messages import Known, any_of
 from tests.runtime.rig import rig
 from tests.scheduler.running_host import A, B, RunningHost, running_host
+
+T = TypeVar("T")
 
 OURS = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
 """Statuses that a client cannot have caused: a method that raised. INTERNAL is what gRPC's own client makes of a stream
 that the other side ended while it was writing."""
-PATIENCE_S = 0.02
+PATIENCE_S = 0.25
 """A held admission waits for ever."""
-MESSAGES_MAX = 8
+MESSAGES = 4
+"""Of a stream, on average."""
 
-_NAMED = {
-    each.full_name: getattr(module, each.name)
-    for module in (turn_pb2, scheduler_pb2, runtime_pb2)
-    for each in module.DESCRIPTOR.message_types_by_name.values()
-}
-
-
-def any_of(message: type[Message]) -> st.SearchStrategy[Any]:
-    return fields(message.DESCRIPTOR).map(lambda made: message(**made))
+CROWD = 100
+"""Calls at a time: the patience then costs a crowd as much as it costs one."""
 
 
 async def status_of(call: Any) -> grpc.StatusCode:
@@ -50,8 +48,19 @@ async def status_of(call: Any) -> grpc.StatusCode:
         return grpc.StatusCode.CANCELLED
 
 
+SCHEDULERS = {"model": ["m", "n"]}
 _numbers = itertools.count(1)
-batches = st.lists(any_of(DispatchRequest), min_size=1, max_size=MESSAGES_MAX)
+
+
+def batches(chance: random.Random) -> tuple[list[DispatchRequest], bool]:
+    """Messages of one stream, and whether it is opened before; `MESSAGES` on average."""
+    count = chance.randint(1, 2 * MESSAGES - 1)
+    return [any_of(chance, DispatchRequest, SCHEDULERS) for _ in range(count)], chance.random() < 0.9
+
+
+def crowd_of(make: Callable[[random.Random], T]) -> Callable[[random.Random], list[T]]:
+    """A crowd of what `make` makes."""
+    return lambda chance: [make(chance) for _ in range(CROWD)]
 
 
 async def dispatch(running: RunningHost, made: list[DispatchRequest], opened: bool) -> None:
@@ -79,20 +88,24 @@ def test_any_messages_of_a_dispatch_stream_leave_a_sound_state(request: pytest.F
         context = running_host((A, B))
         running = runner.run(context.__aenter__())
 
-        def run(value: tuple[list[DispatchRequest], bool]) -> None:
-            runner.run(dispatch(running, *value))
+        async def crowd(made: list[tuple[list[DispatchRequest], bool]]) -> None:
+            await asyncio.gather(*(dispatch(running, *each) for each in made))
             check(running.host.state)
 
-        fuzz(request, st.tuples(batches, st.booleans()), run, each=MESSAGES_MAX // 2)
+        fuzz(request, crowd_of(batches), lambda made: runner.run(crowd(made)), each=MESSAGES * CROWD)
         runner.run(context.__aexit__(None, None, None))
 
 
-unary = st.one_of(
-    st.tuples(st.just("Admit"), any_of(scheduler_pb2.AdmitRequest).map(lambda each: [each])),
-    st.tuples(st.just("Watch"), any_of(scheduler_pb2.WatchRequest).map(lambda each: [each])),
-    st.tuples(st.just("Report"), st.lists(any_of(scheduler_pb2.ReportRequest), max_size=MESSAGES_MAX)),
-    st.tuples(st.just("Resync"), st.lists(any_of(ResyncRequest), max_size=3)),
-)
+def call_of_the_scheduler(chance: random.Random) -> tuple[str, list[Any]]:
+    """A method but Dispatch, and what is sent."""
+    method = chance.choice(["Admit", "Watch", "Report", "Resync"])
+    if method == "Admit":
+        return method, [any_of(chance, AdmitRequest, SCHEDULERS)]
+    if method == "Watch":
+        return method, [any_of(chance, WatchRequest, SCHEDULERS)]
+    if method == "Report":
+        return method, some(chance, 2 * MESSAGES, lambda one: any_of(one, ReportRequest, SCHEDULERS))
+    return method, some(chance, 3, lambda one: any_of(one, ResyncRequest, SCHEDULERS))
 
 
 def test_any_calls_of_the_scheduler_leave_a_sound_state(request: pytest.FixtureRequest) -> None:
@@ -106,20 +119,20 @@ def test_any_calls_of_the_scheduler_leave_a_sound_state(request: pytest.FixtureR
             assert await status_of(call) not in OURS
             assert not running.host.failed.is_set()
 
-        def run(value: tuple[str, list[Any]]) -> None:
-            runner.run(ask(*value))
+        async def crowd(made: list[tuple[str, list[Any]]]) -> None:
+            await asyncio.gather(*(ask(*each) for each in made))
             check(running.host.state)
 
-        fuzz(request, unary, run, each=2)
+        fuzz(request, crowd_of(call_of_the_scheduler), lambda made: runner.run(crowd(made)), each=CROWD)
         runner.run(context.__aexit__(None, None, None))
 
 
-def _requests_of_runs() -> st.SearchStrategy[tuple[str, Any]]:
-    service = runtime_pb2.DESCRIPTOR.services_by_name["Runs"]
-    methods = [
-        st.tuples(st.just(method.name), any_of(_NAMED[method.input_type.full_name])) for method in service.methods
-    ]
-    return st.one_of(methods)
+KNOWN_MAX = 50
+"""The latest runs and bundles that are asked for again."""
+METHODS = [
+    (method.name, getattr(runtime_pb2, method.input_type.name))
+    for method in runtime_pb2.DESCRIPTOR.services_by_name["Runs"].methods
+]
 
 
 def test_any_calls_of_the_runtime_are_answered_without_a_fault_of_ours(
@@ -138,10 +151,33 @@ def test_any_calls_of_the_runtime_are_answered_without_a_fault_of_ours(
 
         channel, stub = runner.run(connect())
 
-        async def ask(method: str, message: Any) -> None:
-            assert await status_of(getattr(stub, method)(message)) not in OURS
+        handles, bundles = collections.deque(["none"], KNOWN_MAX), collections.deque([b""], KNOWN_MAX)
+        tools = ["lookup", "save", "send", "delete"]
+        known: Known = {
+            **dict.fromkeys(("handle", "handles", "parent", "after", "root"), handles),
+            **dict.fromkeys(("names", "approve_tools"), tools),
+            "bundle": bundles,
+            "model": ["fake-1b"],
+            "task": ["a", *(f"CALL {name} {{}}" for name in tools)],
+        }
 
-        fuzz(request, _requests_of_runs(), lambda value: runner.run(ask(*value)), each=4)
+        def make(chance: random.Random) -> tuple[str, Message]:
+            name, message = chance.choice(METHODS)
+            return name, any_of(chance, message, known)
+
+        async def ask(method: str, message: Message) -> None:
+            call = getattr(stub, method)(message)
+            status = await status_of(call)
+            assert status not in OURS
+            if status is grpc.StatusCode.OK and method in ("Spawn", "Fork"):
+                handles.append((await call).handle)
+            if status is grpc.StatusCode.OK and method == "Export":
+                bundles.append((await call).bundle)
+
+        async def crowd(made: list[tuple[str, Message]]) -> None:
+            await asyncio.gather(*(ask(*each) for each in made))
+
+        fuzz(request, crowd_of(make), lambda made: runner.run(crowd(made)), each=CROWD)
         runner.run(channel.close())
         runner.run(serving.__aexit__(None, None, None))
         runner.run(rigged.__aexit__(None, None, None))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from typing import Any, cast
 
 import pytest
-from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from common.pool import Pool
 from dataplane.app import App
 from dataplane.config import DataplaneConfig
 from dataplane.server import Server
-from tests.fuzz.fuzzing import cut, cuts, fuzz, mutated
+from tests.fuzz.fuzzing import cut, either, fuzz, mutated, some, some_bytes
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
 BODIES = [
@@ -58,44 +58,42 @@ TARGETS = [
     b"/v1/chat/completions", b"/v1/decide", b"/v1/models", b"/v1/runs/r1", b"/v1/runs/../x", b"/health",
     b"/metrics", b"/", b"http://h/v1/models", b"//", b"*", b"/v1/%2e%2e/health", b"/v1/models?x=\xff", b"",
 ]  # fmt: skip
+SERVED = [b"POST /v1/chat/completions", b"POST /v1/decide", b"GET /v1/models", b"DELETE /v1/runs/r1", b"GET /metrics"]
 METHODS = [b"GET", b"POST", b"DELETE", b"HEAD", b"OPTIONS", b"CONNECT", b"PRI", b"get", b""]
 VERSIONS = [b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0", b"HTTP/1.1 ", b""]
 
 
-def framed(body: bytes, how: int) -> tuple[bytes, bytes]:
+def framed(chance: random.Random, body: bytes) -> tuple[bytes, bytes]:
     """Further lines and the body as it is sent."""
-    match how:
+    chunk = b"%x%b\r\n%b\r\n0\r\n"
+    match chance.randrange(5):
         case 0:
             return b"content-length: %d\r\n" % len(body), body
         case 1:
-            return b"transfer-encoding: chunked\r\n", b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+            return b"transfer-encoding: chunked\r\n", chunk % (len(body), b"", body) + b"\r\n"
         case 2:
-            return b"transfer-encoding: chunked\r\n", b'%x;ext="a"\r\n%b\r\n0\r\nx-trailer: 1\r\n\r\n' % (
-                len(body),
-                body,
-            )
+            return b"transfer-encoding: chunked\r\n", chunk % (len(body), b';ext="a"', body) + b"x-trailer: 1\r\n\r\n"
         case 3:
             return b"transfer-encoding: chunked\r\n", b"ffffffffffffffff1\r\n" + body
         case _:
             return b"", body
 
 
-def request(made: tuple[bytes, bytes, bytes, list[bytes], bytes, int]) -> bytes:
-    method, target, version, lines, body, how = made
-    more, sent = framed(body, how)
-    head = b"".join(line + b"\r\n" for line in (b" ".join((method, target, version)), *lines))
-    return head + more + b"\r\n" + sent
+def one_request(chance: random.Random) -> bytes:
+    """A request, right or wrong."""
+    line = chance.choice(SERVED) + b" HTTP/1.1"
+    if chance.random() < 0.5:
+        line = b" ".join((chance.choice(METHODS), either(chance, TARGETS, 12), chance.choice(VERSIONS)))
+    lines = some(chance, 5, lambda one: either(one, LINES, 20))
+    more, sent = framed(chance, either(chance, BODIES, 40))
+    return b"".join(each + b"\r\n" for each in (line, *lines)) + more + b"\r\n" + sent
 
 
-requests = st.tuples(
-    st.sampled_from(METHODS),
-    st.sampled_from(TARGETS) | st.binary(max_size=12),
-    st.sampled_from([VERSIONS[0]] * 4 + VERSIONS),
-    st.lists(st.sampled_from(LINES) | st.binary(max_size=20), max_size=5),
-    st.sampled_from(BODIES) | st.binary(max_size=40),
-    st.integers(0, 4),
-).map(request)
-streams = mutated(st.lists(requests, min_size=1, max_size=3).map(b"".join)) | st.binary(max_size=200)
+def connection(chance: random.Random) -> list[bytes]:
+    """What a client sends, in parts: some requests with or without bytes that are wrong, or any bytes."""
+    if chance.random() < 0.1:
+        return cut(chance, some_bytes(chance, 200))
+    return cut(chance, mutated(chance, one_request(chance) + b"".join(some(chance, 2, one_request))))
 
 
 class Transport:
@@ -164,13 +162,12 @@ def test_any_bytes_are_answered_in_http_without_a_fault_of_ours(
 
         setattr(proxy.scheduler, "replicas", no_replicas)  # noqa: B010
 
-        def run(made: tuple[bytes, list[int]]) -> None:
-            data, places = made
-            said = runner.run(converse(app._server, cut(data, places)))
+        def run(parts: list[bytes]) -> None:
+            said = runner.run(converse(app._server, parts))
             assert not said or said.startswith(b"HTTP/1.1 ")
             for status in re.findall(rb"HTTP/1\.1 (\d+) ", said):
                 assert 100 <= int(status) < 500, said
             assert proxy.scheduler.held == 0
             assert not app._server.connections
 
-        fuzz(request, st.tuples(streams, cuts), run, each=2)
+        fuzz(request, connection, run)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
-from hypothesis import strategies as st
 
 from common.grants import CLASSES, Grant
 from common.ids import CALLER_BYTES_MAX, Caller, is_id
@@ -13,22 +13,37 @@ from dataplane import chat
 from dataplane.errors import ApiError
 from dataplane.identity import CALLER, CLASS, RUN_ID, Identity, identify
 from protos import turn_pb2
-from tests.fuzz.fuzzing import fuzz, mutated
+from tests.fuzz.fuzzing import fuzz, mutated, some, some_bytes
 
-names = st.sampled_from([RUN_ID, CLASS, CALLER, b"authorization", b"x-luftpause-other"])
-values = st.sampled_from([b"interactive", b"batch", b"r-1", b"alice", b"", b" "]) | st.binary(max_size=200)
-grants = st.builds(
-    Grant,
-    st.just("t"),
-    st.sampled_from([None, Caller("alice")]),
-    st.sampled_from([CLASSES, ("batch",), ("interactive",)]),
-)
+NAMES = [RUN_ID, CLASS, CALLER, b"authorization", b"x-luftpause-other"]
+VALUES = [b"interactive", b"batch", b"r-1", b"alice", b"", b" "]
+GRANTS = [
+    Grant("t", caller, classes)
+    for caller in (None, Caller("alice"))
+    for classes in (CLASSES, ("batch",), ("interactive",))
+]
 CHATS = [
     b'{"model":"m","messages":[{"role":"user","content":"hi"}]}',
     b'{"model":"m","messages":[{"role":"tool","tool_call_id":"a"}],"stream":true}',
     b'{"model":"m","messages":[{"role":"user"}],"stream":true,"stream_options":{"continuous_usage_stats":true}}',
     b'{"stream_options":null,"messages":[{"role":"user"}],"model":"m","stream":true} ',
 ]
+
+
+def headers_and_grant(chance: random.Random) -> tuple[dict[bytes, bytes], Grant]:
+    """Headers as the dataplane reads them."""
+    names = some(chance, 4, lambda one: one.choice(NAMES))
+    return {name: value(chance) for name in names}, chance.choice(GRANTS)
+
+
+def value(chance: random.Random) -> bytes:
+    """A right one, nearly one, or any bytes."""
+    return mutated(chance, chance.choice(VALUES)) if chance.random() < 0.6 else some_bytes(chance, 200)
+
+
+def body(chance: random.Random) -> bytes:
+    """A chat, nearly one, or any bytes."""
+    return mutated(chance, chance.choice(CHATS)) if chance.random() < 0.9 else some_bytes(chance, 100)
 
 
 def test_any_headers_give_an_identity_or_name_the_header(request: pytest.FixtureRequest) -> None:
@@ -46,7 +61,7 @@ def test_any_headers_give_an_identity_or_name_the_header(request: pytest.Fixture
         name = turn_pb2.RunClass.Name(found.run_class).removeprefix("RUN_CLASS_").lower()
         assert name in grant.classes
 
-    fuzz(request, st.tuples(st.dictionaries(names, values, max_size=4), grants), run)
+    fuzz(request, headers_and_grant, run)
 
 
 def test_any_body_is_a_request_or_names_the_field(request: pytest.FixtureRequest) -> None:
@@ -60,4 +75,4 @@ def test_any_body_is_a_request_or_names_the_field(request: pytest.FixtureRequest
         asked = json.loads(chat.ask_for_usage(body, found))
         assert asked["stream_options"]["include_usage"] is True
 
-    fuzz(request, mutated(st.sampled_from(CHATS)) | st.binary(max_size=100), run)
+    fuzz(request, body, run)
