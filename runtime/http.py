@@ -15,7 +15,7 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from common.auth import NOT_BOUND, UNAUTHENTICATED, Guard
@@ -125,7 +125,9 @@ def _guarded(app: App, guard: Guard, served: Served, runtime: Runtime) -> App:
             await _refusal(403, NOT_BOUND)(scope, receive, send)
             return
         try:
-            await app(scope, receive, send)
+            await app(scope, _whole(receive), send)
+        except ClientDisconnect:
+            pass  # nobody is to be told
         except asyncio.CancelledError:
             if not runtime.is_closing:
                 raise
@@ -133,6 +135,22 @@ def _guarded(app: App, guard: Guard, served: Served, runtime: Runtime) -> App:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return guarded
+
+
+def _whole(receive: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
+    """`receive` that raises ClientDisconnect when a client leaves in the middle of its body. The SDK, told of it,
+    would take it for a fault of its own and log it whole."""
+    is_whole = False
+
+    async def received() -> Any:
+        nonlocal is_whole
+        message = await receive()
+        if message["type"] == "http.disconnect" and not is_whole:
+            raise ClientDisconnect
+        is_whole = is_whole or not message.get("more_body", False)
+        return message
+
+    return received
 
 
 def _refusal(status: int, message: str, headers: dict[str, str] | None = None) -> Response:

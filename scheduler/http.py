@@ -9,12 +9,14 @@ import asyncio
 import base64
 import functools
 import hashlib
+import logging
 import pathlib
 import re
 from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from common.auth import NOT_BOUND, UNAUTHENTICATED, Guard
@@ -27,14 +29,30 @@ PAGE = pathlib.Path(__file__).with_name("page.html")
 SHUTDOWN_LIMIT_S = 1.0
 
 _ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:]+\]|[\w.-]+)(:[0-9]{1,5})?(?=/|$)", re.ASCII)
+_CLIENTS_FAULTS = (HttpProcessingError, web.RequestPayloadError)
 _OPEN_PATHS = frozenset(("/health", "/metrics"))
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Keeps what a client sent that is no HTTP, a token perhaps, out of the log: the client was told, with 400."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], _CLIENTS_FAULTS)
+
+
+_log = logging.getLogger("scheduler.http")
+_log.addFilter(_is_ours)
 
 
 async def start(host: Host, address: str, port: int, guard: Guard, tls: Tls = PLAIN) -> tuple[web.AppRunner, int]:
     """Serves on `address`:`port`; returns what to clean up, and the port. Raises OSError if it cannot listen."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", _surface(host, PAGE.read_text(encoding="utf-8"), guard))
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_LIMIT_S)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        logger=_log,
+        auto_decompress=False,  # no body is wanted
+        shutdown_timeout=SHUTDOWN_LIMIT_S,
+    )
     await runner.setup()
     try:
         await web.TCPSite(runner, address, port, ssl_context=tls.server_context()).start()

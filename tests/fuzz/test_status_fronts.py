@@ -1,0 +1,139 @@
+"""Any bytes on a connection to the runtime's front, MCP behind it, or to the scheduler's: no fault of ours, no hang."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import pathlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from common.auth import Guard
+from scheduler import http
+from tests.fuzz.fuzzing import fuzz
+from tests.fuzz.requests import connection, statuses
+from tests.runtime.conformance_server import own_tools
+from tests.scheduler.running_host import A, B, running_host
+
+PATIENCE_S = 0.25
+"""What has not come until then does not come: a request may not be whole, a stream of events stays open."""
+CROWD = 100
+"""Connections at a time: the patience then costs all of them as much as one."""
+
+MCP = b"\r\n".join(
+    (
+        b"POST /mcp HTTP/1.1",
+        b"host: 127.0.0.1",
+        b"accept: application/json, text/event-stream",
+        b"content-type: application/json",
+    )
+)
+SERVED = [
+    *(b"GET /%b HTTP/1.1\r\nhost: localhost" % path for path in (b"status", b"health", b"metrics", b"", b"?runtime=x")),
+    MCP,
+    MCP,
+    MCP + b"\r\nmcp-protocol-version: 2025-06-18\r\nmcp-session-id: x",
+    MCP + b"\r\nmcp-protocol-version: 2026-07-28\r\nmcp-method: tools/list",
+    MCP + b"\r\nmcp-protocol-version: 2026-07-28\r\nmcp-method: tools/call\r\nmcp-name: status",
+    b"GET /mcp HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream",
+    b"DELETE /mcp HTTP/1.1\r\nhost: localhost\r\nmcp-session-id: x",
+    b"GET /status HTTP/1.1\r\nhost: [::1\r\norigin: http://[",
+]
+
+
+def call(method: str, **parameters: Any) -> bytes:
+    """A JSON-RPC request of MCP, of either era."""
+    era = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "fuzz", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": era, **parameters}}
+    return json.dumps(request).encode()
+
+
+CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "fuzz", "version": "1"}}
+BODIES = [
+    call("initialize", **CLIENT),
+    call("tools/list"),
+    call("tools/call", name="status", arguments={}),
+    call("tools/call", name="status", arguments={"handle": "\x00"}),
+    call("tools/call", name="await", arguments={"handles": ["x"], "timeout": -1}),
+    call("tools/call", name="no such", arguments=[]),
+    call("tasks/get", taskId=7),
+    call("server/discover"),
+    b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
+    b'{"jsonrpc":"2.0","id":null,"result":{}}',
+    b'[{"jsonrpc":"2.0"}]',
+    b"[" * 3000,
+    b'"\\ud800"',
+    b'{"jsonrpc":"2.0","id":1e999,"method":"ping"}',
+    b"",
+]
+
+
+async def said_to(port: int, parts: list[bytes]) -> bytes:
+    """What a client reads that sends `parts`, and leaves when nothing comes any more."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    said = bytearray()
+    with contextlib.suppress(TimeoutError, ConnectionError):
+        async with asyncio.timeout(PATIENCE_S):
+            for part in parts:
+                writer.write(part)
+                await asyncio.sleep(0)
+            while data := await reader.read(1 << 20):
+                said += data
+    writer.transport.abort()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+    return bytes(said)
+
+
+@contextlib.asynccontextmanager
+async def runtime_front(folder: pathlib.Path) -> AsyncIterator[int]:
+    """The port of a runtime."""
+    async with own_tools(folder) as url:
+        yield int(url.removesuffix("/mcp").rpartition(":")[2])
+
+
+@contextlib.asynccontextmanager
+async def scheduler_front(_folder: pathlib.Path) -> AsyncIterator[int]:
+    """The port of a scheduler."""
+    async with running_host((A, B)) as running:
+        runner, port = await http.start(running.host, "127.0.0.1", 0, Guard())
+        yield port
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("front", [runtime_front, scheduler_front])
+def test_any_bytes_are_answered_in_http_without_a_fault_of_ours(
+    request: pytest.FixtureRequest,
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+    front: Callable[[pathlib.Path], contextlib.AbstractAsyncContextManager[int]],
+) -> None:
+    with asyncio.Runner() as runner:
+        context = front(tmp_path)
+        port = runner.run(context.__aenter__())
+        faults: list[dict[str, Any]] = []
+        runner.get_loop().set_exception_handler(lambda _loop, fault: faults.append(fault))
+        one = functools.partial(connection, served=SERVED, bodies=BODIES)
+
+        async def crowd(made: list[list[bytes]]) -> None:
+            for said in await asyncio.gather(*(said_to(port, each) for each in made)):
+                assert all(100 <= status < 500 for status in statuses(said)), said
+            assert not faults
+            assert not [each.getMessage() for each in caplog.records if each.exc_info]
+            caplog.clear()
+
+        def crowd_of_them(chance: Any) -> list[list[bytes]]:
+            return [one(chance) for _ in range(CROWD)]
+
+        fuzz(request, crowd_of_them, lambda made: runner.run(crowd(made)), each=CROWD)
+        [status] = statuses(runner.run(said_to(port, [b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"])))
+        assert status == 200
+        runner.run(context.__aexit__(None, None, None))
