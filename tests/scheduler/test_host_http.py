@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import hashlib
@@ -16,7 +17,7 @@ from common.auth import Guard
 from common.ids import ReplicaName
 from common.pool import Replica
 from scheduler import http
-from tests.scheduler.running_host import A, B, RunningHost, running_host, turn
+from tests.scheduler.running_host import ANSWER_S, A, B, RunningHost, running_host, turn
 
 
 @contextlib.asynccontextmanager
@@ -184,3 +185,25 @@ async def test_an_unknown_path_and_method_are_answered_in_json() -> None:
         async with aiohttp.ClientSession() as session, session.post(url + "/status") as answer:
             assert answer.status == 405
             assert (await answer.json())["error"]["message"] == "method POST: expected GET"
+
+
+@pytest.mark.parametrize(
+    ("line", "body", "status"),
+    [
+        (b"authorization: Bearer se\x01cret", b"", b"400"),
+        (b"content-encoding: gzip\r\ncontent-length: 4", b"bomb", b"200"),
+        (b"transfer-encoding: chunked", b"zz\r\nauthorization: Bearer secret", b"400"),
+    ],
+    ids=["header", "coding", "chunks"],
+)
+async def test_what_a_client_sends_wrong_is_neither_logged_nor_unpacked(
+    caplog: pytest.LogCaptureFixture, line: bytes, body: bytes, status: bytes
+) -> None:
+    async with surface() as (_, url):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n%b\r\n\r\n%b" % (line, body))
+        said = await asyncio.wait_for(reader.read(), ANSWER_S)
+        writer.close()
+        await writer.wait_closed()
+    assert said.partition(b"\r\n")[0].split()[1] == status, said
+    assert not caplog.records
