@@ -16,10 +16,17 @@ from google.protobuf.message import Message
 
 from common.auth import Guard
 from protos import runtime_pb2, runtime_pb2_grpc
-from protos.scheduler_pb2 import AdmitRequest, DispatchRequest, ReportRequest, ResyncRequest, WatchRequest
+from protos.scheduler_pb2 import (
+    AdmitRequest,
+    DispatchRequest,
+    ForecastRequest,
+    ReportRequest,
+    ResyncRequest,
+    WatchRequest,
+)
 from runtime import grpc_server
 from scheduler.invariants import check
-from tests.fuzz.fuzzing import fuzz, some
+from tests.fuzz.fuzzing import fuzz
 from tests.fuzz.messages import Known, any_of
 from tests.runtime.rig import rig
 from tests.scheduler.running_host import A, B, RunningHost, running_host
@@ -48,6 +55,14 @@ async def status_of(call: Any) -> grpc.StatusCode:
         return grpc.StatusCode.CANCELLED
 
 
+OF_THE_SCHEDULER: list[tuple[str, type[Message], int]] = [
+    ("Admit", AdmitRequest, 1),
+    ("Watch", WatchRequest, 1),
+    ("Forecast", ForecastRequest, 1),
+    ("Report", ReportRequest, 2 * MESSAGES),
+    ("Resync", ResyncRequest, 3),
+]
+"""Its methods but Dispatch, and how many messages each may get."""
 SCHEDULERS = {"model": ["m", "n"]}
 _numbers = itertools.count(1)
 
@@ -98,14 +113,8 @@ def test_any_messages_of_a_dispatch_stream_leave_a_sound_state(request: pytest.F
 
 def call_of_the_scheduler(chance: random.Random) -> tuple[str, list[Any]]:
     """A method but Dispatch, and what is sent."""
-    method = chance.choice(["Admit", "Watch", "Report", "Resync"])
-    if method == "Admit":
-        return method, [any_of(chance, AdmitRequest, SCHEDULERS)]
-    if method == "Watch":
-        return method, [any_of(chance, WatchRequest, SCHEDULERS)]
-    if method == "Report":
-        return method, some(chance, 2 * MESSAGES, lambda one: any_of(one, ReportRequest, SCHEDULERS))
-    return method, some(chance, 3, lambda one: any_of(one, ResyncRequest, SCHEDULERS))
+    method, message, most = chance.choice(OF_THE_SCHEDULER)
+    return method, [any_of(chance, message, SCHEDULERS) for _ in range(chance.randint(0, most) if most > 1 else 1)]
 
 
 def test_any_calls_of_the_scheduler_leave_a_sound_state(request: pytest.FixtureRequest) -> None:
