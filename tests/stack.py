@@ -165,10 +165,11 @@ def running_stack(
     dataplane_arguments: tuple[str, ...] = (),
     *,
     classifier: bool = False,
+    max_in_flight: int | None = None,
 ) -> Iterator[Stack]:
     """Runs fake engines, scheduler and dataplane while the block runs; their logs are in `folder`.
 
-    With `classifier`, a further engine is the one-shot replica of that name.
+    With `classifier`, a further engine is the one-shot replica of that name. `max_in_flight` is every replica's own.
     `settings` are more environment variables, seen by all three. `engines` are URLs of engines that run already: then
     no fake ones are started.
     """
@@ -177,7 +178,10 @@ def running_stack(
     engine_urls = list(engines) or [f"http://127.0.0.1:{port}" for port in engine_ports]
     pool = folder / "pool.toml"
     classifier_url = engine_urls.pop() if classifier else ""
-    pool.write_text("".join(f'[[replica]]\nname = "engine-{n}"\nurl = "{url}"\n' for n, url in enumerate(engine_urls)))
+    limit = "" if max_in_flight is None else f"max_in_flight = {max_in_flight}\n"
+    pool.write_text(
+        "".join(f'[[replica]]\nname = "engine-{n}"\nurl = "{url}"\n{limit}' for n, url in enumerate(engine_urls))
+    )
     if classifier:
         with pool.open("a") as file:
             file.write(f'[[replica]]\nname = "classifier"\nurl = "{classifier_url}"\nkind = "one-shot"\n')

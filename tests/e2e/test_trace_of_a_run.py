@@ -43,7 +43,7 @@ class Whole:
 
 
 @contextlib.contextmanager
-def whole(folder: pathlib.Path, settings: Mapping[str, str]) -> Iterator[Whole]:
+def whole(folder: pathlib.Path, settings: Mapping[str, str], max_in_flight: int | None = None) -> Iterator[Whole]:
     """Engine, scheduler, dataplane, tool server and runtime while the block runs; all end cleanly."""
     tools_port, port, grpc_port = free_ports(3)
     tools = folder / "tools.toml"
@@ -61,7 +61,7 @@ def whole(folder: pathlib.Path, settings: Mapping[str, str]) -> Iterator[Whole]:
     engine = {"LUFTPAUSE_ENGINE_SPEED": "20", "LUFTPAUSE_ENGINE_TOOL_CALLS": "1"}
     tools_url, runtime_url = f"http://127.0.0.1:{tools_port}", f"http://127.0.0.1:{port}"
     with (
-        running_stack(folder, replicas=1, settings={**settings, **engine}) as stack,
+        running_stack(folder, replicas=1, settings={**engine, **settings}, max_in_flight=max_in_flight) as stack,
         started("fakes.toolserver", own, folder / "tools.log") as toolserver,
     ):
         wait_healthy(toolserver, (f"{tools_url}/health",))
@@ -74,7 +74,7 @@ def whole(folder: pathlib.Path, settings: Mapping[str, str]) -> Iterator[Whole]:
 
 
 @pytest.mark.parametrize("opened", [grpc_collector, http_collector])
-def test_a_run_with_a_child_is_one_tree(tmp_path: pathlib.Path, opened: type) -> None:
+def test_a_run_with_a_tool_call_is_one_tree(tmp_path: pathlib.Path, opened: type) -> None:
     with opened() as collector:
         with whole(tmp_path, collector.settings) as services:
             run = services.run(traceparent=ABOVE, tools=runtime_pb2.ToolNames(names=["lookup"]))
@@ -116,6 +116,36 @@ def test_a_run_with_a_child_is_one_tree(tmp_path: pathlib.Path, opened: type) ->
         parent = by_id.get(span.parent_id)
         # Clocks are one here, and a span is ended a moment after what it tells of.
         assert parent is None or parent.start_ns - 50_000_000 <= span.start_ns <= span.end_ns
+
+
+def test_a_child_that_waits_for_its_parents_turn_shows_where_and_how_long_in_the_same_tree(
+    tmp_path: pathlib.Path,
+) -> None:
+    with grpc_collector() as collector:
+        engine = {"SPEED": "1", "REPLY_TOKENS": "200", "TOOL_CALLS": "0"}
+        slow = {**collector.settings, **{f"LUFTPAUSE_ENGINE_{name}": value for name, value in engine.items()}}
+        with whole(tmp_path, slow, max_in_flight=1) as services:
+            request = runtime_pb2.SpawnRequest(task="parent", traceparent=ABOVE, tools=runtime_pb2.ToolNames())
+            parent = services.runs.Spawn(request).handle
+            services.run(parent=parent)
+            services.runs.Await(runtime_pb2.AwaitRequest(handles=[parent]))
+    by_id = {span.span_id: span for span in collector.spans}
+    assert {span.trace_id for span in collector.spans} == {ABOVE[3:35]}
+
+    def agent_of(span: TakenSpan) -> TakenSpan:
+        return span if span.name.startswith("invoke_agent") else agent_of(by_id[span.parent_id])
+
+    upper, lower = sorted(collector.named("invoke_agent"), key=lambda span: span.parent_id != ABOVE[36:52])
+    assert (upper.parent_id, lower.parent_id) == (ABOVE[36:52], upper.span_id)
+    [generating] = [span for span in collector.named("engine") if agent_of(span) is upper]
+    first, *_ = [span for span in collector.named("admit") if agent_of(span) is lower]
+    held_ms = first.attributes["luftpause.held_ms"]
+    assert first.attributes["luftpause.replica"] == "engine-0"
+    assert held_ms > 0
+    assert abs((first.end_ns - first.start_ns) / 1e6 - held_ms) <= 1, "the span lasts as long as it says"
+    # Clocks are one here, and a span is ended a moment after what it tells of.
+    assert by_id[first.parent_id].attributes["luftpause.held_ms"] >= held_ms - 50, "the dataplane saw it wait"
+    assert first.start_ns < generating.end_ns <= first.end_ns + 50_000_000, "its parent's turn had ended"
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["refused", "silent"])
