@@ -101,14 +101,19 @@ def count_running(draft: Draft, caller: Caller, change: int, *, but: tuple[PoolK
 
 
 def count_at_work(draft: Draft, before: Run | None, after: Run | None) -> None:
-    """Counts a caller's batch runs that are at work, where one changes."""
-    was = before is not None and before.run_class is RunClass.BATCH and before.at_work
-    run = after if after is not None else before
-    assert run is not None
-    change = (after is not None and after.run_class is RunClass.BATCH and after.at_work) - was
-    if change:
-        share = draft.shares.get(run.caller, NO_SHARE)
-        _put_share(draft, run.caller, replace(share, batch_runs=share.batch_runs + change))
+    """Counts a caller's batch runs that are at work, where one changes, or changes its caller by a resync."""
+    was, now = _works_for(before), _works_for(after)
+    if was == now:
+        return
+    for caller, change in ((was, -1), (now, 1)):
+        if caller is not None:
+            share = draft.shares.get(caller, NO_SHARE)
+            _put_share(draft, caller, replace(share, batch_runs=share.batch_runs + change))
+
+
+def _works_for(run: Run | None) -> Caller | None:
+    """The caller of a batch run that is at work."""
+    return run.caller if run is not None and run.run_class is RunClass.BATCH and run.at_work else None
 
 
 def best(draft: Draft, replica: Replica, classes: Classes) -> TurnId | None:

@@ -205,6 +205,17 @@ def test_a_resync_after_a_restart_brings_back_homes_places_and_counts() -> None:
     assert effect.sequence > 5001
 
 
+def test_a_run_at_work_that_a_resync_gives_to_another_caller_counts_for_that_one() -> None:
+    story = Story(replica("a"))
+    request = Request(TurnId("one"), RunId("r"), RunId(""), Caller("x"), BATCH, Model("m"))
+    story.tell(DataplaneResynced(story.at, DATAPLANE, (), (KnownTurn(request, A, 5000, 1.0),)))
+    assert [(caller, share.batch_runs) for caller, share in story.state.shares.items()] == [("x", 1)]
+    later = KnownRun(RunId("r"), Caller("y"), BATCH, Phase.IDLE, A, 6000, 1, 1.0)
+    story.tell(DataplaneResynced(story.at, DataplaneId("other"), (later,), ()))
+    shares = {caller: share.batch_runs for caller, share in story.state.shares.items()}
+    assert shares == {"x": 0, "y": 1}, "x has its turn in flight still"
+
+
 def after_restart(*, learns: bool = False) -> Story:
     """A scheduler that has just started, and was told of runs at home on b: p is paused, q is idle."""
     options: dict[str, object] = {"models": None} if learns else {}
