@@ -104,7 +104,7 @@ def predict(histories: Histories, key: HistoryKey, prompt_bytes: int, max_tokens
     on_arrival = prompt_bytes * COUNTED_A_BYTE
     completion = max(FLOOR_TOKENS, _at_quantile(history)) if history.turns else UNKNOWN_TOKENS
     if max_tokens is not None and (completion > max_tokens or not history.turns):
-        completion = float(max_tokens)
+        completion = float(max_tokens)  # where nothing is known it may need all of it
     return Need(prompt, completion, max_tokens, least if least > 0 else 0.0, max(prompt, on_arrival))
 
 
