@@ -13,11 +13,13 @@ import logging
 import pathlib
 import re
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
+from yarl import URL
 
 from common.auth import NOT_BOUND, UNAUTHENTICATED, Guard
 from common.grants import ANYTHING
@@ -42,17 +44,23 @@ _log = logging.getLogger("scheduler.http")
 _log.addFilter(_is_ours)
 
 
-async def start(host: Host, address: str, port: int, guard: Guard, tls: Tls = PLAIN) -> tuple[web.AppRunner, int]:
+def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]) -> web.BaseRequest:
+    """`CONNECT` without a target is parsed to a request without a URL, on which aiohttp's own task would die, and the
+    client would wait for ever."""
+    right = message if message.url is not None else message._replace(url=URL("*"))
+    return web.BaseRequest(right, payload, protocol, writer, task, asyncio.get_running_loop())
+
+
+async def start(host: Host, address: str, port: int, guard: Guard, tls: Tls = PLAIN) -> tuple[web.ServerRunner, int]:
     """Serves on `address`:`port`; returns what to clean up, and the port. Raises OSError if it cannot listen."""
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", _surface(host, PAGE.read_text(encoding="utf-8"), guard))
-    runner = web.AppRunner(
-        app,
+    server = web.Server(
+        _surface(host, PAGE.read_text(encoding="utf-8"), guard),
+        request_factory=_request,
         access_log=None,
         logger=_log,
         auto_decompress=False,  # no body is wanted
-        shutdown_timeout=SHUTDOWN_LIMIT_S,
     )
+    runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_LIMIT_S)
     await runner.setup()
     try:
         await web.TCPSite(runner, address, port, ssl_context=tls.server_context()).start()
@@ -62,7 +70,7 @@ async def start(host: Host, address: str, port: int, guard: Guard, tls: Tls = PL
     return runner, int(runner.addresses[0][1])
 
 
-def _surface(host: Host, page: str, guard: Guard) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _surface(host: Host, page: str, guard: Guard) -> Callable[[web.BaseRequest], Awaitable[web.Response]]:
     """What answers every request."""
     own_policy = _page_policy(page)
 
@@ -88,7 +96,7 @@ def _surface(host: Host, page: str, guard: Guard) -> Callable[[web.Request], Awa
         "/health": health,
     }
 
-    async def answer(request: web.Request) -> web.Response:
+    async def answer(request: web.BaseRequest) -> web.Response:
         known = answers.get(request.path)
         if request.path == "/":
             known = functools.partial(shown_page, request.query.get("runtime", ""))

@@ -207,3 +207,12 @@ async def test_what_a_client_sends_wrong_is_neither_logged_nor_unpacked(
         await writer.wait_closed()
     assert said.partition(b"\r\n")[0].split()[1] == status, said
     assert not caplog.records
+
+
+async def test_a_connect_without_a_target_is_answered() -> None:
+    async with surface() as (_, url):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(b"CONNECT  \r\nhost: x\r\n\r\n")
+        assert b" 404 " in await asyncio.wait_for(reader.readline(), ANSWER_S)
+        writer.close()
+        await writer.wait_closed()
