@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cli import web
-from common import pool
+from common import model_list, pool
 
 
 class EngineError(Exception):
@@ -114,11 +114,13 @@ def _models_fault(replica: pool.Replica) -> str | None:
     """Why its models cannot be learned, or None. Without them it would get no turn."""
     url = f"{replica.api_base}/models"
     answer = web.get(url, replica.key())
-    if answer.is_ok:
+    if answer.is_ok and model_list.read_models(answer.body):
         return None
     if answer.status is None:
         return f"engine {replica.url}: GET {url}: {answer.error}"
     said = f"engine {replica.url}: GET {url} answered {answer.status}"
     if answer.status in (401, 403):
         return f"{said}; give its key (--engine-key-env NAME after --engine URL, or key_env in a pool file)"
+    if answer.is_ok:
+        said += f" and lists no models (expected {model_list.SHAPE})"
     return f"{said}; give the API's base, e.g. http://host:8000 or http://host:8000/v1"

@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from cli import options, ports, processes, replicas, services, state, supervisor, tool_servers, web
+from common.model_list import read_models
 from common.pool import PoolError
 
 _OTHER_UP_WITHIN_S = supervisor.HEALTHY_WITHIN_S + 10.0
@@ -347,7 +348,4 @@ def _to_try(instance: state.Instance, folder: pathlib.Path, *, detach: bool) -> 
 def _a_model(dataplane_url: str) -> str | None:
     """A model that the pool serves, if one is known."""
     answer = web.get(f"{dataplane_url}/v1/models", options.token())
-    try:
-        return str(json.loads(answer.body)["data"][0]["id"])
-    except (ValueError, LookupError, TypeError):
-        return None
+    return next(iter(read_models(answer.body) or ()), None)

@@ -8,6 +8,8 @@ import urllib.request
 from dataclasses import dataclass
 
 TIMEOUT_S = 2.0
+_SHOWN_CHARACTERS = 60
+"""Of what is no HTTP."""
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -49,5 +51,7 @@ def get(url: str, token: str | None = None, *, caller: str = "") -> Answer:
 def _plain(reason: object) -> str:
     if isinstance(reason, TimeoutError):
         return f"no answer within {TIMEOUT_S:.0f} s"
+    if isinstance(reason, http.client.BadStatusLine) and not isinstance(reason, http.client.RemoteDisconnected):
+        return f"what listens there speaks no HTTP: {str(reason).strip()[:_SHOWN_CHARACTERS]!r}"
     text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
     return text[:1].lower() + text[1:]

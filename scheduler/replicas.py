@@ -8,7 +8,6 @@ Read next: `metrics_text`.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
@@ -16,10 +15,10 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from common.ids import Model
+from common.model_list import read_models
 from common.pool import Replica
 from scheduler import metrics_text
 from scheduler.events import ReplicaProbed
-from scheduler.wire import MODEL_CHARACTERS_MAX
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +30,6 @@ FIRST_PROBES_APART_S = 0.02
 """At most; less where there are many, so that all are probed within one interval."""
 METRICS_BYTES_MAX = 4 * 1024 * 1024
 MODELS_BYTES_MAX = 1024 * 1024
-MODELS_MAX = 1_000
 
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 """What a request can end with: refused, broken off, too late, or an answer that is no HTTP."""
@@ -154,16 +152,6 @@ class Probe:
         """The replica's key goes to its own origin only, not to the engines behind a router."""
         parts = urlsplit(url)
         return self._headers if f"{parts.scheme}://{parts.netloc}" == self._replica.origin else {}
-
-
-def read_models(text: bytes) -> tuple[Model, ...] | None:
-    """The model names of an OpenAI model list, or None if `text` is no such list. Pure."""
-    try:
-        names = [model["id"] for model in json.loads(text)["data"]]
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return None
-    right = (name for name in names if isinstance(name, str) and 0 < len(name) <= MODEL_CHARACTERS_MAX)
-    return tuple(Model(name) for name in dict.fromkeys(right))[:MODELS_MAX]
 
 
 async def _nothing() -> None:

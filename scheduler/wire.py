@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from common.ids import ID_SHAPE, DataplaneId, Model, ReplicaName, RunId, TurnId, cut_caller, is_id
+from common.model_list import MODEL_CHARACTERS_MAX
 from protos import scheduler_pb2, turn_pb2
 from scheduler.budgets.forecast import Figure, Forecast
 from scheduler.budgets.headers import LimitsTold, read
@@ -33,7 +34,6 @@ from scheduler.events import (
 from scheduler.summary import Summary
 
 ID_CHARACTERS_MAX = 128
-MODEL_CHARACTERS_MAX = 512
 TOOL_CALL_IDS_MAX = 256
 TOOL_CALL_ID_CHARACTERS_MAX = 256
 TRACEPARENT_CHARACTERS_MAX = 128

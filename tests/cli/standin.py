@@ -1,7 +1,8 @@
 """A tiny service in place of the real ones, for tests of how `up` treats services. `python -m tests.cli.standin`.
 
 STANDIN_PORTS are its ports; each answers what all services would at once, but `/die`, which ends it with exit code 3.
-STANDIN_MODELS is the status that it answers `/v1/models` with; STANDIN_SICK=1 makes its one replica unhealthy.
+STANDIN_MODELS is the status that it answers `/v1/models` with, STANDIN_PAGE the body of all its answers in place of
+its own; STANDIN_SICK=1 makes its one replica unhealthy.
 STANDIN_UNHEALTHY=1 makes that a 503, STANDIN_HANGS=1 makes it deaf to SIGTERM, STANDIN_CHILD=1 gives it a child,
 STANDIN_DIES=1 ends it at once with exit code 3, STANDIN_NO_TOOLS=1 cuts off its one tool server.
 """
@@ -19,14 +20,18 @@ import threading
 class Answers(http.server.BaseHTTPRequestHandler):
     """See the module."""
 
-    BODY = b"""{"scheduler": "connected", "metrics": ["luftpause_scheduler_x", "luftpause_dataplane_x"],
+    BODY = (
+        os.environ.get("STANDIN_PAGE", "").encode()
+        or b"""{"scheduler": "connected", "metrics": ["luftpause_scheduler_x", "luftpause_dataplane_x"],
         "data": [{"id": "standin-1"}], "held": [], "runs": [], "servers": [%s], "replicas": [
         {"name": "one", "models": [], "healthy": %s, "in_flight": 0, "capacity": null, "engine_running": null,
-         "engine_waiting": null, "kv_usage": null}]}""" % (
-        b'{"name": "wiki", "up": false, "reason": "/nope: No such file"}'
-        if os.environ.get("STANDIN_NO_TOOLS")
-        else b"",
-        b"false" if os.environ.get("STANDIN_SICK") else b"true",
+         "engine_waiting": null, "kv_usage": null}]}"""
+        % (
+            b'{"name": "wiki", "up": false, "reason": "/nope: No such file"}'
+            if os.environ.get("STANDIN_NO_TOOLS")
+            else b"",
+            b"false" if os.environ.get("STANDIN_SICK") else b"true",
+        )
     )
 
     def do_GET(self) -> None:

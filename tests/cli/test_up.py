@@ -282,34 +282,6 @@ def test_a_port_wanted_twice_names_both_options(place: Place) -> None:
     assert f"port {place.status} is wanted twice; change --dataplane-port or --status-port" in up.stderr
 
 
-def test_an_engine_that_does_not_answer_is_named_and_nothing_is_left(place: Place) -> None:
-    up = place.call("up", "--engine", f"http://127.0.0.1:{place.engine}")
-    assert up.returncode == 1
-    assert up.stderr == f"luftpause: engine http://127.0.0.1:{place.engine} does not answer: connection refused\n"
-    assert not (place.state / "up.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("status", "said"),
-    [
-        ("404", "give the API's base, e.g. http://host:8000 or http://host:8000/v1"),
-        ("401", "give its key (--engine-key-env NAME after --engine URL, or key_env in a pool file)"),
-    ],
-)
-def test_an_engine_that_lists_no_models_is_refused(place: Place, status: str, said: str) -> None:
-    engines = Place(place.folder / "engines", settings={"STANDIN_MODELS": status})
-    engines.folder.mkdir()
-    with engines.detached("--only", "engines"):
-        url = f"http://127.0.0.1:{engines.engine}"
-        up = place.call("up", "--engine", f"{url}/api")
-        assert up.returncode == 1
-        assert up.stderr == f"luftpause: engine {url}/api: GET {url}/api/models answered {status}; {said}\n"
-        pool = f'[[replica]]\nname = "a"\nurl = "{url}"\nmodels = ["m"]\n'
-        (place.folder / "pool.toml").write_text(pool)
-        with place.detached("--pool", "pool.toml"):
-            pass
-
-
 def test_status_fails_while_a_replica_is_unhealthy(place: Place) -> None:
     place.settings = {"STANDIN_SICK": "1"}
     with place.detached():
@@ -337,37 +309,6 @@ def test_status_hints_at_down_after_up_was_killed(place: Place) -> None:
         assert status.returncode == 1
         said = " ".join(status.stdout.split())
         assert f"the up that watched it is gone; ./luftpause down --state {place.state} clears up" in said
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('[[replica]]\nname = "a"\nurl = "ftp://a"\n', "pool.toml, line 3: 'url' must be"),
-        ("[[replica]]\nname = 'a'\nurl = 'http://127.0.0.1:1'\nsize = 3\n", "pool.toml, line 4: unknown key 'size'"),
-        ("[[replica]]\nname = 'a'\nurl = 'http://127.0.0.1:1'\nkey_env = 'NO_SUCH'\n", "key_env names NO_SUCH"),
-    ],
-)
-def test_a_bad_pool_file_is_one_line(place: Place, text: str, said: str) -> None:
-    (place.folder / "pool.toml").write_text(text)
-    up = place.call("up", "--pool", "pool.toml")
-    assert up.returncode == 1
-    assert said in up.stderr
-    assert up.stderr.count("\n") == 1
-
-
-def test_engines_of_the_command_line_become_a_pool_file_with_their_keys(place: Place) -> None:
-    place.settings = {"A_KEY": "secret-1"}
-    engines = Place(place.folder / "engines")
-    engines.folder.mkdir()
-    with engines.detached("--only", "engines"):
-        one, two = (f"http://127.0.0.1:{engines.engine + n}" for n in range(2))
-        with place.detached("--engine", one, f"--engine={two}", "--engine-key-env", "A_KEY") as up:
-            assert "engine  " not in up.stdout
-            text = (place.state / "pool.toml").read_text()
-            assert 'name = "engine-1"' in text
-            assert text.rindex("key_env") > text.index(two)
-            assert text.count("key_env") == 1
-            assert "secret-1" not in text
 
 
 @pytest.mark.parametrize(

@@ -124,24 +124,6 @@ async def test_models_are_asked_for_until_known_and_then_rarely() -> None:
         assert [path for path, _ in engine.asked].count("/v1/models") == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "models"),
-    [
-        (b'{"data":[]}', ()),
-        (b'{"data":[{"id":"m"},{"id":7},{"id":""},{"id":"' + b"x" * 600 + b'"}]}', ("m",)),
-        (b"", None),
-        (b"[]", None),
-        (b'{"data":null}', None),
-        (b'{"data":[null]}', None),
-        (b'{"data":[{"name":"m"}]}', None),
-        (b"[" * 100_000, None),
-        (b"\xff", None),
-    ],
-)
-def test_a_model_list_is_read_or_is_none(text: bytes, models: tuple[str, ...] | None) -> None:
-    assert replicas.read_models(text) == models
-
-
 async def test_silent_replicas_delay_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicas, "PROBE_S", 0.3)
     # So long that whoever waits for a silent one does not come back in time, on a slow machine too.
