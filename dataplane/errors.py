@@ -63,6 +63,8 @@ def refused(refusal: turn_pb2.Refusal) -> ApiError:
     match refusal.reason:
         case turn_pb2.REFUSAL_REASON_UNKNOWN_MODEL:
             return ApiError(404, refusal.message, "model_not_found")
+        case turn_pb2.REFUSAL_REASON_MODELS_UNKNOWN:
+            return ApiError(503, refusal.message, "models_unknown")
         case turn_pb2.REFUSAL_REASON_RUN_OF_OTHER_CALLER:
             return ApiError(409, refusal.message, "run_of_other_caller")
         case turn_pb2.REFUSAL_REASON_NOT_SOON:

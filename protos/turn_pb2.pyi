@@ -119,6 +119,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """Its run has not enough money left (HTTP 402)."""
     REFUSAL_REASON_NO_FALLBACK: _RefusalReason.ValueType  # 8
     """None of the replicas it may fall back to takes it now."""
+    REFUSAL_REASON_MODELS_UNKNOWN: _RefusalReason.ValueType  # 9
+    """No replica of the wanted kind has told its models, a minute after the scheduler's start or later (HTTP 503)."""
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     """Why a turn was refused."""
@@ -141,6 +143,8 @@ REFUSAL_REASON_OVER_BUDGET: RefusalReason.ValueType  # 7
 """Its run has not enough money left (HTTP 402)."""
 REFUSAL_REASON_NO_FALLBACK: RefusalReason.ValueType  # 8
 """None of the replicas it may fall back to takes it now."""
+REFUSAL_REASON_MODELS_UNKNOWN: RefusalReason.ValueType  # 9
+"""No replica of the wanted kind has told its models, a minute after the scheduler's start or later (HTTP 503)."""
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 
 class _ReportKind:

@@ -11,7 +11,7 @@ from common.pool import Replica as PoolReplica
 from scheduler.budgets.configured import budget_of, prices_of
 from scheduler.budgets.prediction import Histories
 from scheduler.budgets.spend import NOTHING_SPENT, Spends
-from scheduler.state import GRACE_S, Draft, Replica, State, rebuild_pools
+from scheduler.state import GRACE_S, MODELS_WITHIN_S, Draft, Replica, State, rebuild_pools
 
 
 def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int, spends: Spends = NOTHING_SPENT) -> State:
@@ -46,6 +46,7 @@ def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int, s
         homes=empty,
         pools=empty,
         unknown_models=(0, 0),
+        models_due_at=at + MODELS_WITHIN_S,
         runs=empty,
         turns=empty,
         shares=empty,

@@ -122,11 +122,22 @@ def _replica_probed(draft: Draft, event: ReplicaProbed) -> None:
         turns.refuse_unserved(draft)
 
 
+def _wait_for_models_no_longer(draft: Draft) -> None:
+    if draft.unknown_models == (0, 0):
+        return
+    for name in [name for name, replica in draft.replicas.items() if replica.models is None]:
+        rehome_all(draft, name)
+    turns.refuse_unserved(draft)
+
+
 def _ticked(draft: Draft, last: float) -> None:
     if not draft.is_open and draft.now >= draft.opens_at:
         draft.is_open = True
         go_home(draft)
         draft.roomier.extend(draft.replicas)
+    if draft.models_due_at is not None and draft.now >= draft.models_due_at:
+        draft.models_due_at = None
+        _wait_for_models_no_longer(draft)
     if draft.dry:
         limited.reopen(draft)
     for timer in take_due(draft):

@@ -37,6 +37,8 @@ class Reason(IntEnum):
     """Its run has not enough money left."""
     NO_FALLBACK = 7
     """None of the replicas it may fall back to takes it now."""
+    MODELS_UNKNOWN = 8
+    """No replica of its kind has told its models: whether any serves its own is not known."""
 
 
 class RefuseTurn(Struct, frozen=True, gc=False):

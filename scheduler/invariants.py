@@ -8,7 +8,7 @@ from collections import Counter
 from scheduler.admission import has_room
 from scheduler.effects import Effect, PlaceTurn
 from scheduler.events import RunClass
-from scheduler.pools import load_key, pinned_home, pool_key, serves
+from scheduler.pools import load_key, may_be_served, pinned_home, pool_key, serves
 from scheduler.runs import resident_tokens
 from scheduler.state import Draft, Pool, Share, State, Turn
 
@@ -142,8 +142,7 @@ def _check_lanes(state: State, held: list[Turn]) -> None:
         run = state.runs[turn.run_id] if turn.run_id is not None else None
         home = pinned_home(Draft.of(state), run, pool_key(turn)) if run is not None else None
         assert turn.held_at == (home.name if home else None), "a held turn waits in the wrong place"
-        unknown = state.unknown_models[request.one_shot]
-        assert unknown or state.pools[pool_key(turn)].members, "a held turn that could never be placed"
+        assert may_be_served(Draft.of(state), pool_key(turn)), "a held turn that could never be placed"
 
 
 def _check_shares(state: State, held: list[Turn], flying: list[Turn]) -> None:

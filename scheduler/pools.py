@@ -29,6 +29,14 @@ def pool_members(draft: Draft, turn: Turn) -> tuple[ReplicaName, ...]:
     return pool.members if pool is not None else ()
 
 
+def may_be_served(draft: Draft, key: PoolKey) -> bool:
+    """Whether a replica serves the pool's model, or may still tell that it does."""
+    pool = draft.pools.get(key)
+    return bool(pool is not None and pool.members) or (
+        draft.models_due_at is not None and bool(draft.unknown_models[key[0]])
+    )
+
+
 def serves(replica: Replica, key: PoolKey) -> bool:
     """Whether the replica is a member of the pool."""
     return replica.one_shot == key[0] and replica.models is not None and key[1] in replica.models
@@ -48,7 +56,8 @@ def pinned_home(draft: Draft, run: Run, key: PoolKey) -> Replica | None:
     home = draft.replicas.get(run.home)
     if home is None or home.budget is not None or is_ill(home):
         return None
-    return home if serves(home, key) or (home.models is None and home.one_shot == key[0]) else None
+    may_serve = home.models is None and home.one_shot == key[0] and draft.models_due_at is not None
+    return home if serves(home, key) or may_serve else None
 
 
 def is_behind_others(draft: Draft, turn: Turn) -> bool:

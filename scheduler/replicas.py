@@ -114,7 +114,9 @@ class Probe:
             log.log(level, "event=replica_%s replica=%s", "healthy" if healthy else "unhealthy", name)
         if healthy and models_missing and had_models:
             url = self._replica.api_base + "/models"
-            log.warning("event=models_unknown replica=%s url=%s turns for models that nobody serves wait", name, url)
+            log.warning(
+                "event=models_unknown replica=%s url=%s turns for other models do not wait for it for long", name, url
+            )
         self._told = (healthy, not models_missing if healthy else had_models)
 
     async def _is_healthy(self) -> bool:

@@ -46,6 +46,8 @@ ORPHAN_LIMIT_S = 15.0
 """Turns in flight of a lost stream wait so long for their dataplane's resync."""
 GRACE_S = 2.0
 """After the start nothing is placed for so long: dataplanes resync first."""
+MODELS_WITHIN_S = 60.0
+"""After the start a turn for a model that nobody serves waits so long for replicas that may still tell their models."""
 
 STARVES_AFTER = 9
 """Interactive turns after which a replica without batch work owes a held batch turn a place, before all others: a
@@ -274,6 +276,8 @@ class State(Struct, frozen=True, gc=False):
     pools: Map[PoolKey, Pool]
     unknown_models: tuple[int, int]
     """Replicas whose models are not known yet: generative, one-shot."""
+    models_due_at: float | None
+    """Until then turns wait for those; None: no longer."""
     runs: Map[RunId, Run]
     turns: Map[TurnId, Turn]
     shares: Map[Caller, Share]
@@ -318,6 +322,7 @@ class Draft(Struct):
     homes: Map[ReplicaName, Lanes]
     pools: Map[PoolKey, Pool]
     unknown_models: tuple[int, int]
+    models_due_at: float | None
     runs: Map[RunId, Run]
     turns: Map[TurnId, Turn]
     shares: Map[Caller, Share]

@@ -10,6 +10,7 @@ from scheduler.economy import TurnSeen, with_turn
 from scheduler.effects import LogExpiry, Reason, RefuseTurn
 from scheduler.events import (
     FirstTokenSeen,
+    Request,
     TurnAbandoned,
     TurnArrived,
     TurnEnded,
@@ -21,12 +22,14 @@ from scheduler.fairness import held_key
 from scheduler.habits import USUAL
 from scheduler.money import members_for
 from scheduler.placement import drop_held, free_slot, placement, rehome_all, rehome_held, submit
-from scheduler.pools import put_replica
+from scheduler.pools import may_be_served, put_replica
 from scheduler.runs import arrive, expect_back, expect_no_more, forget, identify, put_run, remember_tool_calls, without
 from scheduler.state import SIGN_OF_LIFE_S, Draft, Run, State, Turn, with_first_token
 
 WHOLE_REPLY_SHARE = 0.02
 """A reply that took less of its time than this after its first token came whole."""
+NAMED_MAX = 8
+"""Replicas named in one message."""
 
 
 def arrived(draft: Draft, event: TurnArrived) -> None:
@@ -43,8 +46,7 @@ def arrived(draft: Draft, event: TurnArrived) -> None:
         message = f"run '{run_id}' belongs to another caller"
         draft.effects.append(RefuseTurn(event.dataplane, request.turn_id, Reason.RUN_OF_OTHER_CALLER, message))
         return
-    pool = draft.pools.get((request.one_shot, request.model))
-    if (pool is None or not pool.members) and not draft.unknown_models[request.one_shot]:
+    if not may_be_served(draft, (request.one_shot, request.model)):
         _refuse_model(draft, Turn(request, event.dataplane, run_id, arrived_at, ()))
         return
     if request.deadline_s is not None and request.deadline_s <= event.held_s:
@@ -213,7 +215,7 @@ def _tidy(draft: Draft, run: Run) -> None:
 
 def refuse_unserved(draft: Draft) -> None:
     """Refuses held turns whose model, as turned out, no replica serves."""
-    unserved = [key for key, pool in draft.pools.items() if not pool.members and not draft.unknown_models[key[0]]]
+    unserved = [key for key in draft.pools if not may_be_served(draft, key)]
     lanes = [lane for key in sorted(unserved) for lane in draft.pools[key].lanes]
     for key in sorted(key for lane in lanes for queue in lane.queues.values() for key in queue):
         turn = draft.turns[key[-1]]
@@ -233,9 +235,21 @@ def refuse_hopeless(draft: Draft) -> None:
 
 
 def _refuse_model(draft: Draft, turn: Turn) -> None:
-    kind = "one-shot" if turn.request.one_shot else "generative"
-    message = f"no {kind} replica serves model '{turn.request.model}'"
-    draft.effects.append(RefuseTurn(turn.dataplane, turn.request.turn_id, Reason.UNKNOWN_MODEL, message))
+    reason, message = _why_unserved(draft, turn.request)
+    draft.effects.append(RefuseTurn(turn.dataplane, turn.request.turn_id, reason, message))
+
+
+def _why_unserved(draft: Draft, request: Request) -> tuple[Reason, str]:
+    kind = "one-shot" if request.one_shot else "generative"
+    text = f"no {kind} replica serves model '{request.model}'"
+    if not draft.unknown_models[request.one_shot]:
+        return Reason.UNKNOWN_MODEL, text
+    alike = [replica for replica in draft.replicas.values() if replica.one_shot == request.one_shot]
+    silent = sorted(replica.name for replica in alike if replica.models is None)
+    names = ", ".join(silent[:NAMED_MAX]) + (f" and {len(silent) - NAMED_MAX} more" if len(silent) > NAMED_MAX else "")
+    if len(silent) == len(alike):
+        return Reason.MODELS_UNKNOWN, f"no {kind} replica has told its models yet: {names}"
+    return Reason.UNKNOWN_MODEL, f"{text}; these never told their models: {names}"
 
 
 def _arrived_again(draft: Draft, turn: Turn, event: TurnArrived) -> None:

@@ -88,6 +88,7 @@ _REASONS_OUT: dict[Reason, turn_pb2.RefusalReason.ValueType] = {
     Reason.DEADLINE: turn_pb2.REFUSAL_REASON_DEADLINE,
     Reason.OVER_BUDGET: turn_pb2.REFUSAL_REASON_OVER_BUDGET,
     Reason.NO_FALLBACK: turn_pb2.REFUSAL_REASON_NO_FALLBACK,
+    Reason.MODELS_UNKNOWN: turn_pb2.REFUSAL_REASON_MODELS_UNKNOWN,
 }
 
 

@@ -33,8 +33,12 @@ POOL = (
     Replica(ReplicaName("b"), "http://b", models=("m", "n"), max_in_flight=3),
     Replica(ReplicaName("c"), "http://c", models=("m",)),
     Replica(ReplicaName("k"), "http://k", kind="one-shot", models=("m",), max_in_flight=1),
+    Replica(ReplicaName("l"), "http://l", max_in_flight=2),
+    Replica(ReplicaName("o"), "http://o", kind="one-shot"),
 )
 KV_TOKENS = {"b": 900, "c": 2_500}
+LEARNED = ((), (Model("learned"),), (Model("m"), Model("learned")))
+"""What the replicas l and o tell, which learn their models."""
 DATAPLANES = (DataplaneId("d1"), DataplaneId("d2"))
 CALLERS = tuple(map(Caller, ("", "x", "y")))
 
@@ -124,7 +128,7 @@ class History:
             new_run_id=RunId(f"n{self._turns}"),
             caller=CALLERS[number % 3] if named and chance.random() < 0.95 else chance.choice(CALLERS),
             run_class=chance.choice((RunClass.INTERACTIVE, RunClass.BATCH)),
-            model=Model(chance.choices(("m", "n", "nobody"), (70, 25, 5))[0]),
+            model=Model(chance.choices(("m", "n", "learned", "nobody"), (60, 20, 15, 5))[0]),
             one_shot=chance.random() < 0.1,
             tool_call_ids=tuple(f"call{chance.randrange(12)}" for _ in range(chance.randrange(3))),
         )
@@ -132,7 +136,8 @@ class History:
     def _probe(self, at: float) -> ReplicaProbed:
         chance = self._chance
         told = chance.random() < 0.7
-        name = ReplicaName(chance.choice("abck"))
+        name = ReplicaName(chance.choice("abcklo"))
+        learned = chance.choice(LEARNED) if name in "lo" and chance.random() < 0.3 else None
         return ReplicaProbed(
             at,
             name,
@@ -140,6 +145,7 @@ class History:
             running=chance.randrange(4) if told else None,
             waiting=chance.choice((0, 0, 2)) if told else None,
             kv_usage=chance.choice((0.3, 0.95)) if told else None,
+            models=learned,
             kv_tokens=KV_TOKENS.get(name) if told else None,
         )
 
@@ -153,7 +159,7 @@ class History:
                 run.caller,
                 run.run_class,
                 chance.choice(tuple(Phase)),
-                ReplicaName(chance.choice("abcq")),
+                ReplicaName(chance.choice("abclq")),
                 run.sequence + chance.choice((-1, 0, 1)),
                 run.turns_done + chance.randrange(2),
                 age_s=chance.choice((0.0, 5.0, 100.0, 3000.0)),
@@ -165,7 +171,7 @@ class History:
         turns = [
             KnownTurn(
                 _with_run(turn.request, turn.run_id),
-                turn.replica or ReplicaName(chance.choice("abck")),
+                turn.replica or ReplicaName(chance.choice("abckl")),
                 turn.sequence,
                 1.0,
             )

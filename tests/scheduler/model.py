@@ -3,11 +3,8 @@ compared with."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import ceil
 
-from common.ids import Caller, DataplaneId, ReplicaName, RunId, TurnId
-from scheduler import state as state_module
 from scheduler.economy import TurnSeen, keeping_pays, with_pause, with_turn
 from scheduler.effects import Effect, LogExpiry, PlaceTurn, Reason, RefuseTurn
 from scheduler.events import (
@@ -25,26 +22,13 @@ from scheduler.events import (
     TurnStarted,
 )
 from scheduler.events import FirstTokenSeen as FirstToken
-from scheduler.habits import USUAL, Habit, returned, stayed_away
+from scheduler.habits import USUAL, returned, stayed_away
+from tests.scheduler.model_known import Known
 from tests.scheduler.model_records import Replica, Run, Turn
 
 
-@dataclass
-class Model:
+class Model(Known):
     """`apply(event)` returns the effects."""
-
-    replicas: dict[ReplicaName, Replica]
-    opens_at: float
-    sequence: int
-    now: float = 0.0
-    is_open: bool = False
-    arrivals: int = 0
-    runs: dict[RunId, Run] = field(default_factory=dict)
-    turns: dict[TurnId, Turn] = field(default_factory=dict)
-    calls: dict[tuple[str, str], tuple[RunId | None, int]] = field(default_factory=dict)
-    effects: list[Effect] = field(default_factory=list)
-    orphaned: dict[DataplaneId, float] = field(default_factory=dict)
-    habits: dict[Caller, Habit] = field(default_factory=dict)
 
     def apply(self, event: Event) -> tuple[Effect, ...]:  # noqa: PLR0912 - a line a kind
         before = self.now
@@ -99,79 +83,6 @@ class Model:
         self.spread()
         return tuple(self.effects)
 
-    def flying(self, turn_id: TurnId) -> Turn | None:
-        turn = self.turns.get(turn_id)
-        return turn if turn and turn.replica else None
-
-    def of(self, run: Run, flying: bool) -> list[Turn]:
-        return [t for t in self.turns.values() if t.run is run and bool(t.replica) == flying]
-
-    def resident(self, r: Replica, cls: RunClass) -> int:
-        return sum(x.tokens for x in self.runs.values() if x.home == r.name and x.cls is cls and self.stays(x))
-
-    def stays(self, run: Run) -> bool:
-        return bool(self.of(run, True)) or (run.expected is not None and not self.of(run, False))
-
-    def owes(self, r: Replica) -> bool:
-        batch = [t for t in self.turns.values() if t.replica == r.name and t.request.run_class is RunClass.BATCH]
-        return r.since_batch >= state_module.STARVES_AFTER and not batch
-
-    def taken(self, r: Replica, caller: Caller) -> tuple[int, int]:
-        runs = [x for x in self.runs.values() if x.caller == caller and x.cls is RunClass.BATCH and x.home == r.name]
-        flying = [t for t in self.turns.values() if t.replica == r.name and t.request.run_class is RunClass.BATCH]
-        resident = sum(x.tokens for x in runs if self.stays(x))
-        return resident, sum(t.tokens for t in flying if t.request.caller == caller)
-
-    def part(self, r: Replica) -> dict[Caller, int]:
-        callers = {x.caller for x in self.runs.values() if any(self.taken(r, x.caller))}
-        atwork = [x for x in self.runs.values() if x.cls is RunClass.BATCH and (self.stays(x) or self.of(x, False))]
-        count = {caller: sum(x.caller == caller for x in atwork) for caller in callers}
-        if len(callers) < 2 or r.kv is None:
-            return {}
-        equal = max(0.0, (0.8 if r.keeps else 0.92) * r.kv - r.kept) / len(callers)
-        least = min(count.values())
-        return {c: int(equal * 2 / 5 if least < 2 / 5 * n else equal) for c, n in count.items() if least < 2 / 3 * n}
-
-    def room(self, r: Replica, cls: RunClass, caller: Caller, stays: bool = False) -> bool:
-        flying = [t for t in self.turns.values() if t.replica == r.name]
-        cap = min((c for c in (r.limit, r.cap) if c is not None), default=None)
-        batch = [t for t in flying if t.request.run_class is RunClass.BATCH]
-        if not r.healthy:
-            return False
-        if self.owes(r):
-            cls = RunClass.INTERACTIVE
-        if cls is RunClass.INTERACTIVE and cap is not None and r.kv is not None and r.limit == cap:
-            return len(flying) - len(batch) < cap
-        if cap is not None and len(flying) >= cap:
-            return False
-        reserved = sum(x.home == r.name and x.expected is RunClass.INTERACTIVE for x in self.runs.values())
-        if cls is RunClass.INTERACTIVE:
-            return True
-        if cap is not None and len(flying) + reserved >= cap and batch:
-            return False
-        if r.kv is None:
-            return True
-        kept = self.resident(r, RunClass.BATCH)
-        taken = self.taken(r, caller)[0 if r.keeps else 1]
-        parted = caller in r.parts and taken and taken + 2 / 3 * r.usual_tokens > r.parts[caller]
-        if parted and not (stays and r.keeps):
-            return False
-        if r.keeps:
-            return (
-                stays
-                or not kept
-                or max(r.kept, self.resident(r, RunClass.INTERACTIVE)) + kept + r.usual_tokens <= 0.8 * r.kv
-            )
-        used = self.resident(r, RunClass.INTERACTIVE) + sum(t.tokens for t in batch)
-        return not batch or used + r.usual_tokens <= 0.92 * r.kv
-
-    def load(self, r: Replica) -> tuple[int, int, str]:
-        flying = sum(t.replica == r.name for t in self.turns.values())
-        return flying + sum(x.home == r.name and x.expected is not None for x in self.runs.values()), r.last, r.name
-
-    def serves(self, r: Replica, t: Turn) -> bool:
-        return r.one_shot == t.request.one_shot and t.request.model in r.models
-
     def tied(self, run: Run) -> bool:
         return run.paused or bool(self.of(run, True))
 
@@ -179,7 +90,7 @@ class Model:
         if not t.run or not t.run.home or not self.tied(t.run):
             return None
         home = self.replicas[t.run.home]
-        return home if not home.ill and self.serves(home, t) else None
+        return home if not home.ill and self.may_serve(home, t) else None
 
     def untie(self, run: Run | None) -> None:
         if run and run.home and self.replicas[run.home].ill:
@@ -206,10 +117,7 @@ class Model:
         going_on = bool(run and (run.paused or self.of(run, True)))
         key = (not going_on, -run.done if run else 0, self.now - event.held_s, self.arrivals)
         turn = Turn(request, event.dataplane, run, key, self.now - event.held_s)
-        if not any(self.serves(r, turn) for r in self.replicas.values()):
-            kind = "one-shot" if request.one_shot else "generative"
-            text = f"no {kind} replica serves model '{request.model}'"
-            self.effects.append(RefuseTurn(event.dataplane, request.turn_id, Reason.UNKNOWN_MODEL, text))
+        if self.refuses(turn):
             return
         if run:
             self.runs[run.run_id] = run
@@ -222,6 +130,25 @@ class Model:
         self.turns[request.turn_id] = turn
         if where:
             self.place(turn, where)
+
+    def refuses(self, t: Turn) -> bool:
+        if any(self.may_serve(r, t) for r in self.replicas.values()):
+            return False
+        kind, reason = "one-shot" if t.request.one_shot else "generative", Reason.UNKNOWN_MODEL
+        text = f"no {kind} replica serves model '{t.request.model}'"
+        alike = [r for r in self.replicas.values() if r.one_shot == t.request.one_shot]
+        silent = ", ".join(sorted(r.name for r in alike if r.models is None))
+        if silent and all(r.models is None for r in alike):
+            reason, text = Reason.MODELS_UNKNOWN, f"no {kind} replica has told its models yet: {silent}"
+        elif silent:
+            text += f"; these never told their models: {silent}"
+        self.effects.append(RefuseTurn(t.dataplane, t.request.turn_id, reason, text))
+        return True
+
+    def refuse_unserved(self) -> None:
+        for t in sorted((t for t in self.turns.values() if not t.replica), key=lambda t: t.key):
+            if self.refuses(t):
+                self.unhold(t, False)
 
     def choose(self, t: Turn, stays: bool) -> Replica | None:
         if not self.is_open:
@@ -362,6 +289,10 @@ class Model:
                 if not t.replica and t.run and t.run.home == r.name and self.serves(r, t) and self.tied(t.run):
                     self.untie(t.run)
 
+        if event.models is not None and event.models != r.models:
+            r.models = event.models
+            self.refuse_unserved()
+
     def go_home(self) -> None:
         for t in sorted(self.turns.values(), key=lambda t: (t.request.run_class, t.key)):
             home = self.replicas[t.run.home] if t.run and t.run.home else None
@@ -369,10 +300,16 @@ class Model:
             if free and home and self.serves(home, t) and self.room(home, t.request.run_class, t.request.caller):
                 self.place(t, home)
 
-    def tick(self) -> None:
+    def begin(self) -> None:
         if not self.is_open and self.now >= self.opens_at:
             self.is_open = True
             self.go_home()
+        if not self.models_late and self.now >= self.opens_at + 58:
+            self.models_late = True
+            self.refuse_unserved()
+
+    def tick(self) -> None:
+        self.begin()
         for run_id in sorted(self.runs):
             run = self.runs[run_id]
             if run.expected is not None and run.due is not None and ceil(run.due) <= self.now:

@@ -13,7 +13,8 @@ from scheduler.events import Request, RunClass
 class Replica:
     name: ReplicaName
     one_shot: bool
-    models: tuple[str, ...]
+    models: tuple[str, ...] | None
+    """None: not told yet."""
     cap: int | None
     probed: bool = False
     healthy: bool = False

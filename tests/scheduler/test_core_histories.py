@@ -37,7 +37,7 @@ def play(chance: random.Random) -> None:
 def compare(chance: random.Random) -> None:
     """One history without resyncs: the core and the model answer the same."""
     state = initial(POOL, 0.0, 100)
-    replicas = {r.name: ModelReplica(r.name, r.kind == "one-shot", r.models or (), r.max_in_flight) for r in POOL}
+    replicas = {r.name: ModelReplica(r.name, r.kind == "one-shot", r.models, r.max_in_flight) for r in POOL}
     model = Model(replicas, opens_at=2.0, sequence=100)
     history = History(chance, resyncs=False)
     for _ in range(STEPS):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from common.ids import Caller, DataplaneId, Model, RunId, TurnId
-from common.pool import Replica
 from scheduler import core
 from scheduler.effects import LogExpiry, PlaceTurn, Reason, RefuseTurn, TellRunEnded
 from scheduler.events import (
@@ -31,30 +30,6 @@ def test_a_run_id_of_another_caller_is_refused() -> None:
     (refusal,) = story.arrive("two", "r", caller="y")
     assert isinstance(refusal, RefuseTurn)
     assert refusal.reason is Reason.RUN_OF_OTHER_CALLER
-
-
-def test_an_unknown_model_is_refused_and_nothing_of_it_is_kept() -> None:
-    story = Story(replica("a"))
-    before = story.state
-    (refusal,) = story.arrive("one", "r", model="other")
-    assert isinstance(refusal, RefuseTurn)
-    assert refusal.message == "no generative replica serves model 'other'"
-    assert (story.state.runs, story.state.turns, story.state.pools) == (before.runs, before.turns, before.pools)
-
-
-def test_a_turn_waits_while_the_models_of_a_replica_are_not_known() -> None:
-    story = Story(replica("a"), Replica(B, "http://b"))
-    assert story.arrive("one", "r", model="other") == ()
-    learned = ReplicaProbed(story.at, B, True, 0, 0, None, (Model("other"),))
-    assert placed(story.tell(learned)) == ["one@b"]
-
-
-def test_a_turn_that_waited_for_models_is_refused_when_nobody_turns_out_to_serve_its_own() -> None:
-    story = Story(replica("a"), Replica(B, "http://b"))
-    story.arrive("one", "r", model="other")
-    (refusal,) = story.tell(ReplicaProbed(story.at, B, True, 0, 0, None, (Model("m"),)))
-    assert isinstance(refusal, RefuseTurn)
-    assert refusal.reason is Reason.UNKNOWN_MODEL
 
 
 def test_one_shot_turns_use_their_own_replicas_and_no_run() -> None:
