@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from cli import web
-from cli.services import HOST, Service
+from cli.services import HOST, Ports, Service
 
 _MACOS_PORTS = (5000, 7000)
 """Held by AirPlay Receiver."""
@@ -37,6 +37,16 @@ def taken(services: Iterable[Service]) -> list[str]:
             for flag, port in held
         ]
     return lines
+
+
+def missing(services: Collection[Service], chosen: Ports) -> list[str]:
+    """A line where what `services` cannot be without is neither among them nor up already: a dataplane is not healthy
+    before it has a scheduler. All others are, by themselves."""
+    names = {service.name for service in services}
+    if "dataplane" not in names or "scheduler" in names or _is_taken(chosen.scheduler):
+        return []
+    what_to_do = "start one too (--only scheduler,dataplane), or name the port of one that is up with --scheduler-port"
+    return [f"dataplane without a scheduler: none listens at {chosen.scheduler_target}; {what_to_do}"]
 
 
 def _by_whom(service: Service, held: list[int]) -> str:

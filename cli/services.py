@@ -13,6 +13,7 @@ HOST = "127.0.0.1"
 NAMES = ("engines", "tools", "scheduler", "dataplane", "runtime")
 """What `--only` knows, in the order of starting."""
 FAKE_ENGINES = 2
+FAKE_TOOL_SERVER = "fake"
 
 
 OPTIONS = {
@@ -176,4 +177,4 @@ def shared_settings(state: str, pool: str) -> dict[str, str]:
 
 def tools_text(ports: Ports) -> str:
     """The runtime's tools file (TOML) that names the fake tool server."""
-    return f'[[server]]\nname = "fake"\nurl = "{ports.tools_url}/mcp"\n'
+    return f'[[server]]\nname = "{FAKE_TOOL_SERVER}"\nurl = "{ports.tools_url}/mcp"\n'

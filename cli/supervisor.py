@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO
@@ -132,6 +132,14 @@ class Supervisor:
             if waiting and time.monotonic() > deadline:
                 raise ServiceError(_report(waiting[0][0], f"is not healthy after {HEALTHY_WITHIN_S:.0f} s"))
             self._next_event(_LOOK_INTERVAL_S if waiting else 0.0)
+
+    def wait_until_none(self, missing: Callable[[], list[str]]) -> None:
+        """Returns once nothing is `missing`, in words. Raises ServiceError and Stopped."""
+        deadline = time.monotonic() + HEALTHY_WITHIN_S
+        while told := missing():
+            if time.monotonic() > deadline:
+                raise ServiceError(f"{told[0]}, after {HEALTHY_WITHIN_S:.0f} s")
+            self._next_event(_LOOK_INTERVAL_S)
 
     def watch(self) -> None:
         """Returns never: raises ServiceError when a service ends and Stopped when a signal arrives."""

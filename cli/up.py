@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from cli import options, ports, processes, replicas, services, state, supervisor, tool_servers, web
+from cli import options, ports, processes, replicas, seen, services, state, supervisor, tool_servers, web
 from common.model_list import read_models
 from common.pool import PoolError
 
@@ -127,9 +127,9 @@ def _bring_up(
             typer.echo(f"luftpause is up already (state {folder}); {state.command('down', folder)} ends it")
             typer.echo(_addresses(running))
             return
-        taken = ports.taken(wanted)
-        if taken:
-            options.fail("\n".join(taken))
+        faults = ports.taken(wanted) + ports.missing(wanted, chosen)
+        if faults:
+            options.fail("\n".join(faults))
         _run(folder, wanted, chosen, settings(), detach=detach)
 
 
@@ -225,6 +225,8 @@ def _start_again(folder: pathlib.Path, instance: state.Instance, ended: list[sta
             instance = dataclasses.replace(instance, services=whole)
             state.write(folder, instance)
         watching.wait_healthy()
+        whole_again = instance
+        watching.wait_until_none(lambda: seen.unseen(whole_again))
     except supervisor.Stopped:
         watching.end()
         options.fail("stopped before all was healthy")
@@ -252,10 +254,11 @@ def _run(
             watching.start(service)
             state.write(folder, _instance(watching, chosen, ready=False))
         watching.wait_healthy()
+        instance = _instance(watching, chosen, ready=True, detached=detach)
+        watching.wait_until_none(lambda: seen.unseen(instance))
         was_healthy = True
         if detach:
             watching.detach()
-        instance = _instance(watching, chosen, ready=True, detached=detach)
         state.write(folder, instance)
         typer.echo(
             f"luftpause {instance.version} is up\n{_addresses(instance)}\n{_to_try(instance, folder, detach=detach)}"

@@ -6,6 +6,8 @@ what a grant means to a request: that is `grants`.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hmac
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -39,16 +41,20 @@ class Guard:
         """Whether everybody is let in."""
         return not self._grants
 
-    def admit(self, authorization: str | bytes | None) -> Grant | None:
-        """What an `Authorization` header value allows; None: it is not let in."""
+    def admit(self, authorization: str | bytes | None, *, basic: bool = False) -> Grant | None:
+        """What an `Authorization` header value allows; None: it is not let in. With `basic` the token may also be the
+        password of any user, which is how a browser shows it."""
         if not self._grants:
             return ANYTHING
         if authorization is None:
             return None
         shown = authorization if isinstance(authorization, bytes) else authorization.encode("utf-8", "replace")
         scheme, _, value = shown.partition(b" ")
-        grant = self._grants.get(self._digest(value.strip()))
-        return grant if scheme.lower() == b"bearer" else None
+        scheme, secret = scheme.lower(), value.strip()
+        if basic and scheme == b"basic":
+            scheme, secret = b"bearer", _password(secret)
+        grant = self._grants.get(self._digest(secret))
+        return grant if scheme == b"bearer" else None
 
     def admit_call(self, context: grpc.aio.ServicerContext[Any, Any]) -> Grant:
         """What the metadata of a call allows that `TokenInterceptor` let in."""
@@ -93,6 +99,14 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused
         if grant.is_bound and name not in self._callers_own and not name.startswith(_SHARED_METHODS):
             return _refusing(method, grpc.StatusCode.PERMISSION_DENIED, NOT_BOUND)
         return method
+
+
+def _password(credentials: bytes) -> bytes:
+    """That of HTTP Basic (RFC 7617): what follows the first colon; nothing where it is no Basic."""
+    try:
+        return base64.b64decode(credentials, validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""
 
 
 def _authorization(metadata: Any) -> str | bytes | None:

@@ -1,6 +1,7 @@
 """The HTTP surface: `GET /status` (JSON, see `wire.status_json`), `/metrics`, `/health`, and `/`, the page.
 
-Must not decide anything. `/status` and the page need the token; health and metrics, which name no caller, are open.
+Must not decide anything. `/status` and the page need the token, which a browser shows as a password; health and
+metrics, which name no caller, are open.
 """
 
 from __future__ import annotations
@@ -100,14 +101,18 @@ def _surface(host: Host, page: str, guard: Guard) -> Callable[[web.BaseRequest],
         known = answers.get(request.path)
         if request.path == "/":
             known = functools.partial(shown_page, request.query.get("runtime", ""))
-        grant = ANYTHING if request.path in _OPEN_PATHS else guard.admit(request.headers.get("Authorization"))
+        reads = request.method in ("GET", "HEAD")
+        shown = request.headers.get("Authorization")
+        grant = ANYTHING if request.path in _OPEN_PATHS else guard.admit(shown, basic=reads)
         if grant is None:
             response = _error(401, UNAUTHENTICATED, {"WWW-Authenticate": "Bearer"})
+            if reads:
+                response.headers.add("WWW-Authenticate", 'Basic realm="luftpause", charset="UTF-8"')
         elif grant.is_bound:
             response = _error(403, NOT_BOUND)
         elif known is None:
             response = _error(404, f"nothing here; expected one of /, {', '.join(answers)}")
-        elif request.method not in ("GET", "HEAD"):
+        elif not reads:
             response = _error(405, f"method {request.method}: expected GET", {"Allow": "GET, HEAD"})
         else:
             response = known()

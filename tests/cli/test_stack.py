@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import pathlib
+import signal
 from typing import Any
 
 import pytest
@@ -72,6 +74,20 @@ def test_services_and_workers_do_not_outlive_an_up_that_was_killed(place: Place)
         started = place.recorded()
         up.kill()
         wait_until_sync(lambda: left(started) == [], timeout_s=30, what="the guard ends the services")
+
+
+def test_all_is_seen_to_be_healthy_when_a_detached_up_returns_also_the_second_time(place: Place) -> None:
+    with place.detached():
+        assert place.call("status").returncode == 0
+        fakes = [each for each in place.recorded() if each.name in ("engines", "tools")]
+        for each in fakes:
+            os.kill(each.pid, signal.SIGKILL)
+        wait_until_sync(lambda: left(fakes) == [], what="they are gone")
+        wait_until_sync(lambda: place.call("status").stdout.count("not healthy") > 1, what="the scheduler sees it")
+        again = place.call("up", "--detach")
+        assert "started again: engines, tools\n" in again.stderr
+        status = place.call("status")
+        assert status.returncode == 0, status.stdout
 
 
 def test_the_token_reaches_the_services_and_is_used_by_status(place: Place) -> None:

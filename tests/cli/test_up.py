@@ -229,6 +229,17 @@ def test_a_taken_port_names_the_option_and_starts_nothing(place: Place, name: st
     assert not (place.state / "up.json").exists()
 
 
+def test_a_dataplane_without_any_scheduler_is_refused_at_once_and_one_beside_another_starts(place: Place) -> None:
+    up = place.call("up", "--detach", "--only", "dataplane")
+    assert up.returncode == 1
+    assert up.stderr == (
+        f"luftpause: dataplane without a scheduler: none listens at 127.0.0.1:{place.scheduler}; start one too "
+        "(--only scheduler,dataplane), or name the port of one that is up with --scheduler-port\n"
+    )
+    with socket.create_server(("127.0.0.1", place.scheduler)), place.detached("--only", "dataplane"):
+        assert left(place.recorded()) == ["dataplane"]
+
+
 def test_all_taken_ports_are_told_at_once_and_another_luftpause_is_known(place: Place) -> None:
     other = Place(place.folder / "other")
     other.folder.mkdir()

@@ -167,6 +167,23 @@ async def test_the_page_may_ask_the_runtime_that_it_is_given_and_no_other(runtim
     assert policy.count("script-src") == 1
 
 
+@pytest.mark.parametrize("path", ["/status", "/"])
+async def test_a_browser_may_show_the_token_as_a_password_to_read(path: str) -> None:
+    async with surface(token="sec:ret") as (_, url), aiohttp.ClientSession() as session:
+        async with session.get(url + path) as asked:
+            assert asked.headers.getall("WWW-Authenticate") == ["Bearer", 'Basic realm="luftpause", charset="UTF-8"']
+        for user, password, status in (("", "sec:ret", 200), ("anybody", "sec:ret", 200), ("sec:ret", "", 401)):
+            shown = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+            async with session.get(url + path, headers={"Authorization": shown}) as answer:
+                assert answer.status == status
+        for shown in ("Basic sec:ret", "Basic ", "Basic c2VjOnJldA=", "Digest c2VjOnJldA=="):
+            async with session.get(url + path, headers={"Authorization": shown}) as answer:
+                assert answer.status == 401
+        right = {"Authorization": "Basic " + base64.b64encode(b":sec:ret").decode()}
+        async with session.post(url + path, headers=right) as refused:
+            assert (refused.status, refused.headers.getall("WWW-Authenticate")) == (401, ["Bearer"])
+
+
 @pytest.mark.parametrize("path", ["/", "/status"])
 async def test_status_and_page_need_the_token(path: str) -> None:
     async with surface(token="secret") as (_, url):
