@@ -105,4 +105,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        # The shell's own code for it. What was begun is made anew next time.
+        sys.exit(130)

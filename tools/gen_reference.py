@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 import typer  # noqa: E402
 from pydantic.fields import FieldInfo  # noqa: E402
 
-from cli.__main__ import app  # noqa: E402
+from cli.app import app  # noqa: E402
 from common.config import ServiceConfig  # noqa: E402
 from common.grants import CLASSES  # noqa: E402
 from dataplane.config import DataplaneConfig  # noqa: E402

@@ -6,6 +6,7 @@ import asyncio
 import sys
 
 from common.logs import set_up_logging
+from common.open_files import allow_many
 from common.signals import serve_until_signal
 from fakes.engine.config import EngineConfig
 from fakes.engine.server import EngineServer
@@ -45,6 +46,7 @@ def main() -> int:
     """Reads the configuration and serves: the exit code."""
     config = EngineConfig.read()
     set_up_logging(config.log_level)
+    allow_many()
     try:
         import uvloop  # noqa: PLC0415  (faster where it is installed, not needed)
     except ImportError:

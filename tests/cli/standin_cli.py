@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from cli import services
-from cli.__main__ import app
+from cli.app import app
 
 _table = services.table
 

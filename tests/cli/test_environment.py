@@ -4,10 +4,12 @@ it is.
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -131,3 +133,51 @@ def test_without_a_python_one_line_says_what_is_missing(checkout: pathlib.Path) 
     assert done.returncode == 1
     assert done.stderr.startswith("luftpause: needs Python 3.11 or later")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_help_of_test_does_not_install_what_tests_need(checkout: pathlib.Path) -> None:
+    for option in ("--help", "-h"):
+        assert call(checkout / "luftpause", checkout, "test", option)[:2] == (0, f"{checkout}|test|{option}\n")
+    marker = checkout / ".venv" / ".luftpause"
+    assert sorted(each.name for each in marker.iterdir()) == ["requirements.lock", "root"]
+
+
+def test_ctrl_c_while_the_environment_is_made_is_quiet(checkout: pathlib.Path) -> None:
+    folder = os.open(checkout, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        setting_up = subprocess.Popen(
+            [sys.executable, "-I", str(checkout / "tools" / "environment.py"), "requirements.lock"],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert setting_up.stderr
+        said = setting_up.stderr.readline()
+        setting_up.send_signal(signal.SIGINT)
+        _, rest = setting_up.communicate(timeout=60)
+    finally:
+        os.close(folder)
+    assert said.startswith("luftpause: waiting for another start")
+    assert (setting_up.returncode, rest) == (130, "")
+
+
+@pytest.mark.parametrize("module", ["typer", "cli.status"])
+def test_ctrl_c_while_a_command_is_loaded_is_quiet(tmp_path: pathlib.Path, module: str) -> None:
+    """Each of the modules, found first, stands still while it is imported."""
+    path = tmp_path / (module.replace(".", "/") + ".py")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("import time\nprint('loading', flush=True)\ntime.sleep(60)\n")
+    start = f"import cli; cli.__path__.insert(0, {str(tmp_path / 'cli')!r}); import cli.__main__; cli.__main__.main()"
+    path_of_modules = os.pathsep.join((str(tmp_path), str(ROOT)))
+    loading = subprocess.Popen(
+        [sys.executable, "-P", "-c", start, "status"],
+        env={**os.environ, "PYTHONPATH": path_of_modules},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert loading.stdout
+    assert loading.stdout.readline() == "loading\n"
+    loading.send_signal(signal.SIGINT)
+    _, errors = loading.communicate(timeout=60)
+    assert (loading.returncode, errors) == (130, "")
