@@ -8,7 +8,7 @@ import signal
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from cli import interrupts, options, state
 from common import variables
@@ -17,7 +17,7 @@ COMMANDS = ("up", "down", "status", "load", "runs", "forecast", "bench", "simula
 """Each is the function of that name in `cli.<name>`, or there the Typer `app` where it has commands of its own."""
 
 
-class Commands(TyperGroup):
+class Commands(options.Group):
     """Loads a command's module when it is needed: `up` stays in memory and is not to carry what `load` imports."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - named so by the base
@@ -35,7 +35,7 @@ class Commands(TyperGroup):
             group = typer.main.get_command(module.app)
             group.name = cmd_name
             return group
-        single = typer.Typer(add_completion=False)
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command(cmd_name, cls=getattr(module, "Command", TyperCommand))(getattr(module, cmd_name))
         return typer.main.get_command(single)
 
@@ -45,6 +45,7 @@ app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -13,6 +13,8 @@ from cli import comparisons, options
 from cli.fidelity import fidelity
 
 app = typer.Typer(
+    cls=options.Group,
+    rich_markup_mode=None,
     no_args_is_help=True,
     add_completion=False,
     help="Measure a part against its bar; exits non-zero where the bar is missed.",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from cli import state
 from common.secret import SECRET_SHAPE, is_secret
@@ -25,6 +26,16 @@ State = Annotated[
 ]
 TOKEN_VARIABLE = "LUFTPAUSE_TOKEN"  # noqa: S105 - the name of a variable
 DEFAULT_STATE = state.DEFAULT
+
+
+class Group(TyperGroup):
+    """Commands, listed in a table, which shows their sentences whole. Their own help is plain (`rich_markup_mode=None`
+    of their Typer): a table would cut defaults that are wider than its columns in 80."""
+
+    def __init__(self, **settings: Any) -> None:
+        """As the base class."""
+        super().__init__(**{**settings, "rich_markup_mode": "rich"})
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 

@@ -19,7 +19,6 @@ from typing import Annotated, TypeVar
 
 import grpc
 import typer
-from typer.core import TyperGroup
 
 from cli import options, runs_report, state
 from cli.runs_over_grpc import RunsOverGrpc, connected
@@ -50,7 +49,7 @@ Target = Annotated[
 ]
 
 
-app = typer.Typer(cls=TyperGroup, invoke_without_command=True, add_completion=False)
+app = typer.Typer(cls=options.Group, invoke_without_command=True, add_completion=False, rich_markup_mode=None)
 
 
 @app.callback()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
+import logging
 import os
 import socket
 import ssl
@@ -11,6 +13,13 @@ import struct
 
 _ACKED_AT = 120
 """Where Linux tells in its tcp_info how many bytes the other side has acknowledged (tcpi_bytes_acked, 64 bits)."""
+
+
+SHORTAGE_TOLD_EVERY_S = 60.0
+
+log = logging.getLogger(__name__)
+_told_at: dict[int, float] = {}
+"""When the log last had a shortage, by its error number."""
 
 
 @functools.cache
@@ -28,6 +37,16 @@ def reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno).lower()
     return str(error) or type(error).__name__
+
+
+def log_shortage(error: OSError) -> None:
+    """Logs, each minute at most, that it is this process or its system that may open nothing more, and not the engine
+    that refuses: clients are told of each failure, and nobody else would be."""
+    now = asyncio.get_running_loop().time()
+    if error.errno in (errno.EMFILE, errno.ENFILE) and now - _told_at.get(error.errno, -1e9) >= SHORTAGE_TOLD_EVERY_S:
+        _told_at[error.errno] = now
+        text = "event=no_files_left error='%s' no engine can be reached: raise the limit (ulimit -n)"
+        log.warning(text, reason(error))
 
 
 def acked_bytes(transport: asyncio.Transport | None) -> int | None:

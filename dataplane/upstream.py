@@ -363,6 +363,7 @@ class Endpoint:
         except TimeoutError:
             raise EngineError(f"no connection within {CONNECT_S_MAX:g} s") from None
         except OSError as error:
+            sockets.log_shortage(error)
             raise EngineError(sockets.reason(error)) from None
         return connection
 

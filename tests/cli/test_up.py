@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import urllib.request
 
 import pytest
@@ -339,6 +340,21 @@ def test_a_wrong_call_says_what_was_expected(place: Place, code: int, arguments:
     assert up.returncode == code
     assert said in " ".join(up.stderr.replace("│", " ").split())
     assert "Traceback" not in up.stderr
+
+
+@pytest.mark.parametrize("command", [(), ("load",), ("simulate",), ("bench",), ("bench", "flood"), ("up",), ("runs",)])
+def test_help_is_whole_in_80_columns(command: tuple[str, ...]) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-P", "-m", "cli", *command, "--help"],
+        env=environment({"COLUMNS": "80"}),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "Usage: ./luftpause" in shown
+    assert "…" not in shown
+    assert "..." not in shown.replace("COMMAND [ARGS]...", "").replace("[PYTEST_ARGUMENTS]...", "")
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_a_state_folder_that_cannot_be_made_names_the_option(place: Place) -> None:
