@@ -23,6 +23,9 @@ DEFAULT = ROOT / ".luftpause"
 """Beside ./luftpause, so that the commands find what is up from wherever they are called."""
 
 
+_ROOM_BYTES = 1024 * 1024
+
+
 class StateError(Exception):
     """The state folder cannot be used; the text says why in one line."""
 
@@ -112,6 +115,19 @@ def create(folder: pathlib.Path) -> None:
         (folder / "logs").mkdir(exist_ok=True)
     except OSError as error:
         raise StateError(f"state folder {folder}: {error.strerror}; choose another one with --state") from None
+
+
+def check_room(folder: pathlib.Path) -> None:
+    """Raises StateError where the folder has no room for what the services write first. Their logs are there too, so
+    they could not say why they ended."""
+    probe = folder / "room"
+    try:
+        probe.write_bytes(bytes(_ROOM_BYTES))
+    except OSError as error:
+        problem = f"{error.strerror}; make room, or choose another one with --state"
+        raise StateError(f"state folder {folder}: {problem}") from None
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -127,6 +127,7 @@ def _bring_up(
             typer.echo(f"luftpause is up already (state {folder}); {state.command('down', folder)} ends it")
             typer.echo(_addresses(running))
             return
+        state.check_room(folder)
         faults = ports.taken(wanted) + ports.missing(wanted, chosen)
         if faults:
             options.fail("\n".join(faults))

@@ -38,6 +38,7 @@ from runtime.results import render, with_few_blocks
 from runtime.tool_call_http import StatelessCalls
 from runtime.tool_config import Server
 from runtime.tool_specs import Done, NotStarted, Outcome, Unknown
+from runtime.tool_stderr import Stderr, reading_stderr
 
 KEY_META = "io.luftpause/idempotencyKey"
 """Key in `_meta` of a call under which its idempotency key is sent."""
@@ -75,11 +76,17 @@ class Connection:
         """Set when no further call is taken; calls in flight may still be answered."""
         self.reason = "connecting"
         """Why it is not up."""
+        self._stderr: Stderr | None = None
 
     @property
     def is_up(self) -> bool:
         """Whether calls are taken."""
         return self._client is not None
+
+    @property
+    def last_words(self) -> str:
+        """The last line that the server's process said on its standard error; empty where there is none."""
+        return self._stderr.last_line if self._stderr is not None else ""
 
     async def hold(self) -> None:
         """Connects, tells the tools, and stays until the connection is lost or `leave`; then waits for its calls.
@@ -136,7 +143,10 @@ class Connection:
                 cwd=server.folder,
                 encoding_error_handler="replace",
             )
-            async with self._handshaken(stdio_client(child)) as client:
+            async with (
+                reading_stderr() as self._stderr,
+                self._handshaken(stdio_client(child, errlog=self._stderr.file)) as client,
+            ):
                 yield client
 
     @asynccontextmanager

@@ -187,11 +187,14 @@ class _Upstream:
             await connection.over.wait()
             # A connection that never came up is over at the end of its task, whose error says why.
             error = _error_of(task)
-            self._went_down(f"{self.server.place}: {error}" if error else connection.reason)
+            self._went_down(self._why_it_ended(error, connection.last_words) if error else connection.reason)
             failures = 0 if time.monotonic() - began >= _STEADY_S else failures + 1
             delay_s = min(_DELAY_S_MAX, _DELAY_S_MIN * 2 ** min(failures, 10)) * random.uniform(0.5, 1.0)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay_s)
+
+    def _why_it_ended(self, error: str, last_words: str) -> str:
+        return f"{self.server.place}: {error}" + (f"; it said: {last_words}" if last_words else "")
 
     def _on_tools(self, tools: list[Tool]) -> None:
         wanted = self.server.tools

@@ -76,7 +76,8 @@ def run(*command: str) -> None:
     # Modules are not looked for in the folder that one happens to be in: -I for us, cwd for what venv starts itself.
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
-        sys.exit("\n".join(done.stdout.strip().splitlines()[-5:]) + "\nluftpause: setting up .venv failed, see above")
+        last = "\n".join(done.stdout.strip().splitlines()[-5:])
+        sys.exit(f"{last}\nluftpause: setting up {VENV} failed, see above")
 
 
 def say(text: str) -> None:

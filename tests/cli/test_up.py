@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -340,6 +341,21 @@ def test_a_wrong_call_says_what_was_expected(place: Place, code: int, arguments:
     assert up.returncode == code
     assert said in " ".join(up.stderr.replace("│", " ").split())
     assert "Traceback" not in up.stderr
+
+
+def test_a_state_folder_without_room_is_told_before_anything_starts(place: Place) -> None:
+    """A limit on the size of files stands for a full disk, which would take rights to make."""
+    up = subprocess.run(
+        place.command("up", "--detach"),
+        env=environment({}),
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )
+    said = f"luftpause: state folder {place.state}: File too large; make room, or choose another one with --state\n"
+    assert (up.returncode, up.stderr) == (1, said)
+    assert sorted(each.name for each in place.state.iterdir()) == ["logs", "up.lock"]
 
 
 @pytest.mark.parametrize("command", [(), ("load",), ("simulate",), ("bench",), ("bench", "flood"), ("up",), ("runs",)])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import email.utils
+import pathlib
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,7 +16,7 @@ from aiohttp import web
 from mcp.server.mcpserver.exceptions import ToolError
 
 from examples.wikipedia import server as example
-from runtime.tool_config import Server
+from runtime.tool_config import Server, load
 from runtime.tool_specs import Done, EffectKind
 from tests.runtime.tool_servers import call, opened
 from tests.stack import ROOT
@@ -173,3 +176,19 @@ def test_a_pause_is_named_in_seconds_or_as_a_date() -> None:
     assert 3.9 < (example.retry_after_s(date, now) or 0) < 5.1
     assert example.retry_after_s(email.utils.formatdate(now - 5, usegmt=True), now) == 0.0
     assert example.retry_after_s("soon", now) is None
+
+
+@pytest.mark.parametrize("document", ["docs/guide.md", "examples/wikipedia/README.md"])
+async def test_the_tools_file_that_a_document_shows_starts_the_server(
+    document: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = re.findall(r"^```toml\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+    [shown] = [block for block in blocks if "examples/wikipedia/server.py" in block]
+    (tmp_path / "tools.toml").write_text(shown)
+    [server] = load(tmp_path / "tools.toml")
+    monkeypatch.setenv("WIKIPEDIA_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("WIKIPEDIA_CONTACT", "me@example.org")
+    async with opened(dataclasses.replace(server, folder=ROOT)) as toolbox:
+        [told] = toolbox.status()
+        assert told.up, told.reason
+        assert len(told.tools) == 2

@@ -306,6 +306,10 @@ async def test_a_server_that_dies_in_a_call_is_unknown_and_started_again(
     [
         (Server("a", command=("no-such-executable",)), "no-such-executable: No such file"),
         (Server("a", command=(sys.executable, "-c", "")), "onnection"),
+        (
+            Server("a", command=(sys.executable, "-c", "print('hello', flush=True); import nowhere")),
+            "it said: ModuleNotFoundError: No module named 'nowhere'",
+        ),
         (Server("a", command=(sys.executable,), env=("NO_SUCH_VARIABLE",)), "env names NO_SUCH_VARIABLE"),
     ],
 )
