@@ -261,6 +261,15 @@ async def test_an_unknown_model_is_a_404(rig: Rig) -> None:
     assert rig.engine.calls == []
 
 
+async def test_models_that_no_replica_has_told_are_a_503(rig: Rig) -> None:
+    message = "no generative replica has told its models yet: engine-1"
+    rig.scheduler.refusals["m"] = (turn_pb2.REFUSAL_REASON_MODELS_UNKNOWN, message)
+    await rig.start()
+    response = await rig.ask(request(CHAT))
+    assert (response.status, response.error, response.json["error"]["code"]) == (503, message, "models_unknown")
+    assert rig.engine.calls == []
+
+
 async def test_a_run_of_another_caller_is_a_409(rig: Rig) -> None:
     rig.scheduler.refusals["m"] = (turn_pb2.REFUSAL_REASON_RUN_OF_OTHER_CALLER, "run 'r' belongs to another caller")
     await rig.start()
