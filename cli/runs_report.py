@@ -32,6 +32,7 @@ def listing(run: pb.Run, now: float) -> dict[str, Any]:
         "startedAt": run.started_at,
         "seconds": round((run.ended_at if run.HasField("ended_at") else now) - run.started_at, 3),
         "pendingApproval": _pending(run.pending_approval) if run.HasField("pending_approval") else None,
+        **reports.servers(run.waits_for, run.missing_servers),
         "own": _usage(run.own),
         "subtree": _usage(run.subtree),
     }
@@ -111,7 +112,7 @@ def _call(
 
 
 def _pending(asked: pb.PendingApproval) -> dict[str, Any]:
-    told = {"tool": asked.tool, "arguments": json.loads(asked.arguments)}
+    told = {"question": asked.question, "tool": asked.tool, "arguments": json.loads(asked.arguments)}
     return told | {"outcomeUnknown": asked.outcome_unknown} if asked.outcome_unknown else told
 
 

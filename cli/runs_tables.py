@@ -56,6 +56,9 @@ def show_run(run: dict[str, Any]) -> None:
     if run["pendingApproval"]:
         asked = run["pendingApproval"]
         _say(console, f"\nwaits for an answer about {asked['tool']} {_json(asked['arguments'])}", style="bold")
+    for name, label in (("waitsFor", "waits for tool servers"), ("missingServers", "lacked the tools of")):
+        if name in run:
+            _say(console, f"\n{label}: {', '.join(run[name])}", style="bold")
     # The answer is the last reply, which is shown above.
     if run["text"] and run["state"] != "Completed":
         _say(console, f"\n{run['text']}", style="bold")

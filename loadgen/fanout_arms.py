@@ -4,8 +4,9 @@
     one_by_one      sub-agents of the runtime, each awaited before the next is spawned
     direct          the same turns and tool calls at the same time, straight at engines and tools, without luftpause
 
-The requests of `direct` are those that the runtime makes, byte for byte but for the ids of tool calls, and each agent
-keeps its engine, as luftpause would have it: nothing but luftpause's own cost is between them.
+The requests of `direct` say what those of the runtime say, but for the ids of tool calls, and ask for the reply as a
+whole where the runtime has it streamed, which costs less; each agent keeps its engine, as luftpause would have it. So
+what is between them is luftpause's own cost and that of streams.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class _RunStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunState.Val
     RUN_STATE_AWAITING_APPROVAL: _RunState.ValueType  # 2
     """A person has to answer before it goes on."""
     RUN_STATE_SLEEPING: _RunState.ValueType  # 3
-    """It waits for a time or an event."""
+    """It waits for tool servers that are not connected, for a limited time, and goes on by itself."""
     RUN_STATE_COMPLETED: _RunState.ValueType  # 4
     """It has answered."""
     RUN_STATE_FAILED: _RunState.ValueType  # 5
@@ -55,7 +55,7 @@ RUN_STATE_RUNNING: RunState.ValueType  # 1
 RUN_STATE_AWAITING_APPROVAL: RunState.ValueType  # 2
 """A person has to answer before it goes on."""
 RUN_STATE_SLEEPING: RunState.ValueType  # 3
-"""It waits for a time or an event."""
+"""It waits for tool servers that are not connected, for a limited time, and goes on by itself."""
 RUN_STATE_COMPLETED: RunState.ValueType  # 4
 """It has answered."""
 RUN_STATE_FAILED: RunState.ValueType  # 5
@@ -436,6 +436,7 @@ class Reply(_message.Message):
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     DURATION_S_FIELD_NUMBER: _builtins.int
+    MISSING_SERVERS_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """Number of the step, from 0."""
     content: _builtins.str
@@ -454,6 +455,10 @@ class Reply(_message.Message):
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
         """The tool calls it asked for."""
 
+    @_builtins.property
+    def missing_servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tool servers whose tools it was not offered, since they were not connected and nothing was known of them."""
+
     def __init__(
         self,
         *,
@@ -465,10 +470,11 @@ class Reply(_message.Message):
         completion_tokens: _builtins.int = ...,
         cached_tokens: _builtins.int = ...,
         duration_s: _builtins.float = ...,
+        missing_servers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "calls", b"calls", "completion_tokens", b"completion_tokens", "content", b"content", "duration_s", b"duration_s", "finish_reason", b"finish_reason", "prompt_tokens", b"prompt_tokens", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "calls", b"calls", "completion_tokens", b"completion_tokens", "content", b"content", "duration_s", b"duration_s", "finish_reason", b"finish_reason", "missing_servers", b"missing_servers", "prompt_tokens", b"prompt_tokens", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -725,22 +731,26 @@ class PendingApproval(_message.Message):
     TOOL_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     OUTCOME_UNKNOWN_FIELD_NUMBER: _builtins.int
+    QUESTION_FIELD_NUMBER: _builtins.int
     tool: _builtins.str
     """Name of the tool."""
     arguments: _builtins.str
     """The arguments, a JSON object."""
     outcome_unknown: _builtins.str
     """What is known of an outcome that is unknown: it is asked whether to repeat the call. Empty: asked before its start."""
+    question: _builtins.str
+    """Names the question among all that the run asks; an answer may tell which one it is to."""
     def __init__(
         self,
         *,
         tool: _builtins.str = ...,
         arguments: _builtins.str = ...,
         outcome_unknown: _builtins.str = ...,
+        question: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "outcome_unknown", b"outcome_unknown", "tool", b"tool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "outcome_unknown", b"outcome_unknown", "question", b"question", "tool", b"tool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -768,6 +778,8 @@ class Run(_message.Message):
     SUBTREE_FIELD_NUMBER: _builtins.int
     BUDGET_FIELD_NUMBER: _builtins.int
     FORKED_FROM_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
+    MISSING_SERVERS_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
     """Names it."""
     parent: _builtins.str
@@ -808,6 +820,14 @@ class Run(_message.Message):
     def budget(self) -> Global___Budget:
         """Its budget."""
 
+    @_builtins.property
+    def waits_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tool servers that are not connected and that it waits for: it is RUN_STATE_SLEEPING."""
+
+    @_builtins.property
+    def missing_servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tool servers whose tools a turn of it lacked, since they were not connected and nothing was known of them."""
+
     def __init__(
         self,
         *,
@@ -827,10 +847,12 @@ class Run(_message.Message):
         subtree: Global___Usage | None = ...,
         budget: Global___Budget | None = ...,
         forked_from: _builtins.str = ...,
+        waits_for: _abc.Iterable[_builtins.str] | None = ...,
+        missing_servers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ended_at", b"_ended_at", "budget", b"budget", "ended_at", b"ended_at", "own", b"own", "pending_approval", b"pending_approval", "subtree", b"subtree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ended_at", b"_ended_at", "budget", b"budget", "caller", b"caller", "ended_at", b"ended_at", "forked_from", b"forked_from", "handle", b"handle", "model", b"model", "own", b"own", "parent", b"parent", "pending_approval", b"pending_approval", "root", b"root", "service_class", b"service_class", "started_at", b"started_at", "state", b"state", "subtree", b"subtree", "task", b"task", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ended_at", b"_ended_at", "budget", b"budget", "caller", b"caller", "ended_at", b"ended_at", "forked_from", b"forked_from", "handle", b"handle", "missing_servers", b"missing_servers", "model", b"model", "own", b"own", "parent", b"parent", "pending_approval", b"pending_approval", "root", b"root", "service_class", b"service_class", "started_at", b"started_at", "state", b"state", "subtree", b"subtree", "task", b"task", "text", b"text", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ended_at: _TypeAlias = _typing.Literal["ended_at"]  # noqa: Y015
     _WhichOneofArgType__ended_at: _TypeAlias = _typing.Literal["_ended_at", b"_ended_at"]  # noqa: Y015
@@ -1006,19 +1028,26 @@ class ApproveRequest(_message.Message):
 
     HANDLE_FIELD_NUMBER: _builtins.int
     ALLOW_FIELD_NUMBER: _builtins.int
+    QUESTION_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
     """Its handle."""
     allow: _builtins.bool
     """The call may be made, or repeated where its outcome is unknown."""
+    question: _builtins.str
+    """PendingApproval.question of the question that is answered. With it the request can be sent again where its answer
+    was lost: a question that has been answered keeps its answer. One that the run neither asks nor asked fails with
+    FAILED_PRECONDITION. Empty: the first that is open, whichever that is by then.
+    """
     def __init__(
         self,
         *,
         handle: _builtins.str = ...,
         allow: _builtins.bool = ...,
+        question: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow", b"allow", "handle", b"handle"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow", b"allow", "handle", b"handle", "question", b"question"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1031,6 +1060,9 @@ class ApproveResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RUN_FIELD_NUMBER: _builtins.int
+    ALLOW_FIELD_NUMBER: _builtins.int
+    allow: _builtins.bool
+    """The answer that the question has: that of the request, or of an earlier one."""
     @_builtins.property
     def run(self) -> Global___Run:
         """The run."""
@@ -1039,10 +1071,11 @@ class ApproveResponse(_message.Message):
         self,
         *,
         run: Global___Run | None = ...,
+        allow: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow", b"allow", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,6 +13,7 @@ import secrets
 import signal
 import socket
 import sys
+import time
 
 import uvicorn
 
@@ -35,6 +36,9 @@ from runtime.toolbox import Toolbox
 
 STATE_KEY = "mcp-state-key"
 """Key of the store's value that seals what MCP clients hold of a question."""
+
+STOP_S = 4.7
+"""From the signal until everything has ended: 5 s, with some for the interpreter's own end."""
 
 log = logging.getLogger("runtime")
 
@@ -69,24 +73,49 @@ def main() -> int:
     return 0
 
 
+class _Stop:
+    """That the process is to end, and the one deadline of all that ends with it."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self._begun_s = 0.0
+
+    def begin(self) -> None:
+        """The process is told to end."""
+        if not self.begun.is_set():
+            self._begun_s = time.monotonic()
+            self.begun.set()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline."""
+        return STOP_S - (time.monotonic() - self._begun_s if self.begun.is_set() else 0.0)
+
+
 async def _serve(config: RuntimeConfig, guard: Guard, tls: Tls, servers: tuple[ToolServer, ...]) -> None:
-    stop = asyncio.Event()
+    stop = _Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop.begin)
     async with contextlib.AsyncExitStack() as opened:
         listening = _listen(config)
         opened.callback(listening.close)
         store = await SqliteStore.open(config.state / STORE_FILE)
         opened.push_async_callback(store.close)
         toolbox = Toolbox(servers)
-        opened.push_async_callback(toolbox.close)
+        opened.push_async_callback(lambda: toolbox.close(stop.left_s))
         await toolbox.start()
         model = await opened.enter_async_context(Model(config.dataplane, config.token_text, tls))
         tracer = open_tracer(config, "runtime")
         if tracer is not None:
             opened.push_async_callback(asyncio.to_thread, tracer.close)
         runtime = await Runtime.start(
-            store, model, toolbox, default_model=config.model, keep_s=config.keep_s, tracer=tracer
+            store,
+            model,
+            toolbox,
+            default_model=config.model,
+            keep_s=config.keep_s,
+            tools_wait_s=config.tools_wait_s,
+            tracer=tracer,
         )
         opened.push_async_callback(runtime.close)
         grpc_port = await opened.enter_async_context(
@@ -119,7 +148,7 @@ def _listen(config: RuntimeConfig) -> socket.socket:
     return listening
 
 
-async def _serve_http(app: http.App, listening: socket.socket, tls: Tls, stop: asyncio.Event, runtime: Runtime) -> None:
+async def _serve_http(app: http.App, listening: socket.socket, tls: Tls, stop: _Stop, runtime: Runtime) -> None:
     """Serves until `stop`; then streams and runs are stopped at the same time."""
     settings = uvicorn.Config(
         app,
@@ -132,7 +161,7 @@ async def _serve_http(app: http.App, listening: socket.socket, tls: Tls, stop: a
     )
     server = http.Server(settings)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
-    stopping = asyncio.create_task(stop.wait())
+    stopping = asyncio.create_task(stop.begun.wait())
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     server.should_exit = True

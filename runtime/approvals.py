@@ -7,11 +7,12 @@ told apart.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from runtime.agent import AskApproval, next_step
-from runtime.records import Answered
+from runtime.records import Answered, AnyRecord
 from runtime.run import RunState
 
 
@@ -28,6 +29,11 @@ class Question:
     """Asked since the call's outcome is unknown, and this is what is known; None: asked before its start."""
     number: int
     """How many questions about the call were answered before this one."""
+
+    @property
+    def name(self) -> str:
+        """Names it among all questions of its run."""
+        return _name(self.step, self.call, self.number)
 
     @property
     def text(self) -> str:
@@ -52,6 +58,22 @@ def questions(run: RunState) -> tuple[Question, ...]:
 def question(run: RunState) -> Question | None:
     """The first of `questions`; None: there is none."""
     return next(iter(questions(run)), None)
+
+
+def given(records: Iterable[AnyRecord], name: str) -> bool | None:
+    """The answer that a run's journal has to the question of this name; None: there is none."""
+    answered: Counter[tuple[int, int]] = Counter()
+    for record in records:
+        if isinstance(record, Answered):
+            about = record.step, record.call
+            if _name(*about, answered[about]) == name:
+                return record.allow
+            answered[about] += 1
+    return None
+
+
+def _name(step: int, call: int, number: int) -> str:
+    return f"{step}-{call}-{number}"
 
 
 def answer(about: Question, allow: bool, now: float) -> Answered:

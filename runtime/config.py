@@ -34,6 +34,12 @@ class RuntimeConfig(ServiceConfig):
     tools: pathlib.Path | None = Field(
         default=None, description="File of the MCP servers whose tools runs may call (TOML); unset: no tools"
     )
+    tools_wait_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="Longest time that a run waits for a tool server that is not connected, in seconds, counted from "
+        "its loss or from the run's start if that was later; then it goes on without",
+    )
     keep_s: float = Field(
         default=30 * 86_400.0,
         gt=0,

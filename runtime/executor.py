@@ -14,11 +14,11 @@ import json
 import logging
 import random
 import time
-from collections.abc import Callable
 
 from runtime import calls, results
 from runtime.agent import AskApproval, CallModel, CallTools, Finish, Rest, next_step
 from runtime.chat import RawCall, Reply
+from runtime.endings import Endings
 from runtime.journal import Journal
 from runtime.llm import Model, TimedReply, TurnFailedError
 from runtime.observer import Observer
@@ -27,6 +27,7 @@ from runtime.run import RunState
 from runtime.store import StoreError
 from runtime.text_calls import recover
 from runtime.tool_specs import Done, EffectKind, NotStarted, Outcome, ToolSpec, Unknown
+from runtime.tool_waits import ToolWaits
 from runtime.toolbox import Toolbox
 
 TOOL_PAUSES_S = (0.5, 1.5)
@@ -36,26 +37,18 @@ STOP_GRACE_S = 2.0
 
 log = logging.getLogger("runtime.executor")
 
-IsOverBudget = Callable[[Journal], bool]
-"""Whether a budget forbids the run another round; then its end is being seen to."""
-
 
 class Executor:
     """Drives runs."""
 
     def __init__(
-        self,
-        model: Model,
-        toolbox: Toolbox,
-        is_over_budget: IsOverBudget,
-        on_end: Callable[[Journal], None],
-        observer: Observer,
+        self, model: Model, toolbox: Toolbox, endings: Endings, observer: Observer, tools_wait_s: float
     ) -> None:
         self._model = model
         self._toolbox = toolbox
-        self._is_over_budget = is_over_budget
-        self._on_end = on_end
+        self._endings = endings
         self._observer = observer
+        self._waits = ToolWaits(toolbox, tools_wait_s, self.wake)
         self._tasks: set[asyncio.Task[None]] = set()
         self._calling: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -68,15 +61,10 @@ class Executor:
             self._tasks.add(journal.task)
             journal.task.add_done_callback(self._tasks.discard)
 
-    async def stop(self, journal: Journal) -> None:
-        """Stops what is done for the run; what was begun of it is journaled or left open."""
-        if journal.task is not None:
-            journal.task.cancel()
-            await asyncio.wait([journal.task])
-
     async def close(self) -> None:
         """Stops everything: model turns at once, tool calls after a grace. The runs go on after the next start."""
         self._closing = True
+        self._waits.close()
         for task in self._tasks - self._calling:
             task.cancel()
         if self._calling:
@@ -91,7 +79,7 @@ class Executor:
             while not self._closing and await self._step(journal):
                 pass
         except StoreError as error:
-            # What is not durable did not happen: the run stays as it is until the runtime is started again.
+            # What is not durable did not happen: the run stays as it is until the store is revived or opened anew.
             log.error("event=run_stopped run=%s error=%s", journal.run.run_id, error)
         except Exception:
             log.exception("event=run_broken run=%s", journal.run.run_id)
@@ -104,11 +92,14 @@ class Executor:
         """Performs the next step; whether there may be another at once."""
         match next_step(journal.run):
             case CallModel(step, may_call):
-                if self._is_over_budget(journal):
+                if self._endings.is_over_budget(journal) or self._waits.must_sleep(
+                    journal, journal.run.order.tools_needed
+                ):
                     return False
                 return await self._call_model(journal, step, may_call)
             case CallTools(step, positions):
-                if self._is_over_budget(journal):
+                names = {journal.run.steps[step].calls[position].call.name for position in positions}
+                if self._endings.is_over_budget(journal) or self._waits.must_sleep(journal, names):
                     return False
                 await self._call_tools(journal, step, positions)
                 return True
@@ -120,14 +111,18 @@ class Executor:
 
     async def _end(self, journal: Journal, state: State, text: str) -> None:
         await journal.append(Ended(at=time.time(), state=state, text=text))
-        self._on_end(journal)
+        self._endings.on_end(journal)
 
     async def _call_model(self, journal: Journal, step: int, may_call: bool) -> bool:
         run = journal.run
-        offered: dict[str, ToolSpec] = {}
-        if run.order.tool_calls_max:
-            chosen = run.order.tools
-            offered = {tool.name: tool for tool in self._toolbox.tools() if chosen is None or tool.name in chosen}
+        chosen = run.order.tools_needed
+        absent = self._toolbox.absent(chosen)
+        offered = {tool.name: tool for tool in self._toolbox.tools() if chosen is None or tool.name in chosen}
+        missing = [] if step else [said for name in chosen or () if (said := self._toolbox.missing(name))]
+        if missing:
+            # It was spawned while the server was away, and this is what `spawn` would have said.
+            await self._end(journal, State.FAILED, missing[0])
+            return False
         began = time.monotonic()
         try:
             timed = await self._turn(run, step, offered, may_call)
@@ -149,6 +144,7 @@ class Executor:
                 completion_tokens=reply.completion_tokens,
                 cached_tokens=reply.cached_tokens,
                 duration_s=timed.duration_s,
+                missing_servers=tuple(server.name for server in absent if not server.tools),
             )
         )
         return True
@@ -194,30 +190,33 @@ class Executor:
         traceparent = self._observer.call_traceparent(run, step, position)
         outcome = await self._outcome(call, effect_key(run.run_id, step, position), traceparent)
         if isinstance(outcome, Unknown) and call.effect is EffectKind.AT_MOST_ONCE:
-            await journal.append(LostTrack(at=time.time(), step=step, call=position, known=outcome.reason))
+            await journal.keep(LostTrack(at=time.time(), step=step, call=position, known=outcome.reason))
             return
         if isinstance(outcome, Done):
             text, failed = results.cut(outcome.text), outcome.is_error
         else:
-            text, failed = f"Error: {outcome.reason}", True
+            still = "; the tool may still be running" if isinstance(outcome, Unknown) and outcome.is_late else ""
+            text, failed = f"Error: {outcome.reason}{still}", True
         duration_s = time.monotonic() - began
-        await journal.append(
+        await journal.keep(
             Returned(at=time.time(), step=step, call=position, text=text, failed=failed, duration_s=duration_s)
         )
 
     async def _outcome(self, call: Call, key: str, traceparent: str | None) -> Outcome:
-        """What the call came to, after tries that cannot make its effect happen twice."""
+        """What the call came to, after tries that cannot make its effect happen twice, nor run it twice at once."""
         pauses = list(TOOL_PAUSES_S)
         while True:
             tool = self._toolbox.find(call.name)
             if tool is None:
-                outcome: Outcome = NotStarted(f"the tool '{call.name}' is no longer there")
+                away = ", ".join(server.name for server in self._toolbox.absent((call.name,)))
+                why = f": tool servers that are down: {away}" if away else ""
+                outcome: Outcome = NotStarted(f"the tool '{call.name}' is no longer there{why}")
             else:
                 outcome = await self._toolbox.call(
                     tool, json.loads(call.arguments), key=key, traceparent=traceparent, timeout_s=None
                 )
             is_final = isinstance(outcome, Done) or (
-                isinstance(outcome, Unknown) and call.effect is EffectKind.AT_MOST_ONCE
+                isinstance(outcome, Unknown) and (outcome.is_late or call.effect is EffectKind.AT_MOST_ONCE)
             )
             if is_final or not pauses:
                 return outcome

@@ -108,6 +108,6 @@ def _now(runs: Iterable[RunState], servers: Iterable[ServerStatus], writable: bo
         up.add_metric((server.name,), int(server.up))
     yield by_state
     yield up
-    text = "Whether the journal takes writes, 0 or 1; where not, until the runtime is restarted"
+    text = "Whether the journal takes writes, 0 or 1; where not, until there is room or a restart"
     yield GaugeMetricFamily(PREFIX + "journal_writable", text, int(writable))
     yield GaugeMetricFamily(PREFIX + "tasks", "Tasks of the event loop; they go when no run is active", tasks)

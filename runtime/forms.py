@@ -29,7 +29,7 @@ def can_be_shown(capabilities: ClientCapabilities | None) -> bool:
 
 def key(handle: str, question: approvals.Question) -> str:
     """Names a question to clients: never used for another one."""
-    return f"{handle}-{question.step}-{question.call}-{question.number}"
+    return f"{handle}-{question.name}"
 
 
 def request(question: approvals.Question) -> ElicitRequest:
@@ -40,11 +40,11 @@ def request(question: approvals.Question) -> ElicitRequest:
 async def take(runtime: Runtime, handle: str, question: approvals.Question, response: ElicitResult) -> bool:
     """Gives the person's answer to the run; False: the form was dismissed, so the question stays open.
 
-    An answer that comes after another one is ignored. Raises UnknownRunError or StoreError.
+    An answer that comes after another one changes nothing. Raises UnknownRunError or StoreError.
     """
     if response.action == "cancel":
         return False
     allow = response.action == "accept" and (response.content or {}).get("allow") is True
-    with contextlib.suppress(WrongStateError):  # somebody else was faster
-        await runtime.approve(handle, allow, about=question)
+    with contextlib.suppress(WrongStateError):  # it is asked no more
+        await runtime.approve(handle, allow, question.name)
     return True

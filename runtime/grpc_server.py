@@ -138,8 +138,8 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
         """Answers when the answer is durable."""
         async with _refusing(context):
             self._access(context).check("handle", [request.handle])
-            journal = await self._runtime.approve(request.handle, request.allow)
-            return pb.ApproveResponse(run=self._told(journal.run))
+            journal, allow = await self._runtime.approve(request.handle, request.allow, request.question or None)
+            return pb.ApproveResponse(run=self._told(journal.run), allow=allow)
 
     async def Decide(self, request: pb.DecideRequest, context: Context) -> pb.DecideResponse:  # noqa: N802
         """Answers when an engine has; a client that leaves stops it."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from runtime.records import AnyRecord, Started, encode
 from runtime.run import RunState, apply
-from runtime.store import Append, Store
+from runtime.store import Append, ReadOnlyError, Store
 
 Observe = Callable[[RunState, AnyRecord], None]
 """Is told of a record that has become durable, and of the run as it was before."""
@@ -20,17 +21,35 @@ Fence = Mapping[str, bytes | None]
 """What the store must hold for this runtime to be its owner."""
 
 
+_KEPT_S = 0.2
+"""Pause between two tries to write what could not be written."""
+
+
 class Journal:
     """A run and how it grows."""
 
-    __slots__ = ("_fence", "_lock", "_since_s", "_store", "_watching", "is_ending", "observe", "run", "task")
+    __slots__ = (
+        "_fence",
+        "_is_keeping",
+        "_lock",
+        "_opened_s",
+        "_since_s",
+        "_store",
+        "_watching",
+        "is_ending",
+        "observe",
+        "run",
+        "task",
+    )
 
     def __init__(self, store: Store, fence: Fence, run: RunState) -> None:
         self._store = store
         self._fence = fence
         self._lock = asyncio.Lock()
+        self._is_keeping = False
         self._watching: set[asyncio.Future[None]] = set()
-        self._since_s = time.monotonic() - max(time.time() - run.started_at, 0.0)
+        self._opened_s = time.monotonic()
+        self._since_s = self._opened_s - max(time.time() - run.started_at, 0.0)
         """Start of the run by the monotonic clock, as the clock on the wall told it when this was made."""
         self.observe: Observe = _nobody
         self.run = run
@@ -52,13 +71,36 @@ class Journal:
         """Seconds since the run's start; a clock on the wall that is set meanwhile does not count."""
         return time.monotonic() - self._since_s
 
+    @property
+    def open_s(self) -> float:
+        """Seconds since this runtime has the run."""
+        return time.monotonic() - self._opened_s
+
+    def sleep_for(self, servers: tuple[str, ...]) -> None:
+        """The run rests until these tool servers are connected; none: it rests no more. This is in no record."""
+        if servers != self.run.waits_for:
+            self.run = replace(self.run, waits_for=servers)
+
+    async def stop(self) -> None:
+        """Stops what is done for the run; what was begun of it is journaled or left open."""
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task])
+
     async def append(self, *records: AnyRecord) -> None:
         """Adds `records`, together; they are durable and folded when this returns.
 
         Goes on if whoever asked is cancelled. Raises JournalError if they cannot follow, StoreError if they cannot be
         written; then nothing has changed.
         """
-        await asyncio.shield(asyncio.ensure_future(self._append(records)))
+        if self._is_keeping:
+            raise ReadOnlyError("what happened before could not be written yet")
+        await asyncio.shield(asyncio.ensure_future(self._append(records, keeps=False)))
+
+    async def keep(self, record: AnyRecord) -> None:
+        """As `append`, of what has happened outside and is known nowhere else: where the store has no room, waits until
+        it has. Nothing else is added before it."""
+        await asyncio.shield(asyncio.ensure_future(self._append((record,), keeps=True)))
 
     async def changed(self) -> None:
         """Returns after the next append."""
@@ -69,19 +111,32 @@ class Journal:
         finally:
             self._watching.discard(waiting)
 
-    async def _append(self, records: tuple[AnyRecord, ...]) -> None:
+    async def _append(self, records: tuple[AnyRecord, ...], *, keeps: bool) -> None:
         async with self._lock:
             before = after = self.run
             for record in records:
                 after = apply(after, record)
             raw = tuple(encode(record) for record in records)
-            await self._store.commit([Append(before.run_id, before.length, raw)], expects=self._fence)
+            await self._commit(Append(before.run_id, before.length, raw), keeps=keeps)
             self.run = after if after.end is None else after.summary()
         for record in records:
             self.observe(before, record)
         for waiting in self._watching:
             if not waiting.done():
                 waiting.set_result(None)
+
+    async def _commit(self, append: Append, *, keeps: bool) -> None:
+        try:
+            while True:
+                try:
+                    return await self._store.commit([append], expects=self._fence)
+                except ReadOnlyError:
+                    if not (keeps and self._store.wants_room):
+                        raise
+                self._is_keeping = True
+                await asyncio.sleep(_KEPT_S)
+        finally:
+            self._is_keeping = False
 
 
 def _nobody(_run: RunState, _record: AnyRecord) -> None:

@@ -46,6 +46,7 @@ from runtime.tool_descriptions import (
     INSTRUCTIONS,
     LABELS,
     MODE,
+    QUESTION,
     TIMEOUT,
 )
 
@@ -121,10 +122,12 @@ class Surface:
         ctx: Context,
         handle: Annotated[str, Field(description=HANDLE)],
         allow: Annotated[bool, Field(description=ALLOW)],
+        question: Annotated[str | None, Field(description=QUESTION)] = None,
     ) -> CallToolResult:
         """Answers what a run asks."""
         self.access(ctx.headers).check("handle", [handle])
-        return self._results([await self._runtime.approve(handle, allow)])
+        journal, allowed = await self._runtime.approve(handle, allow, question)
+        return self._results([journal], allowed=allowed)
 
     async def decide(
         self,
@@ -209,15 +212,19 @@ class Surface:
         """What `run` tells of a run."""
         return self._results([journal], is_run=True)
 
-    def _results(self, journals: Sequence[Journal], *, is_run: bool = False) -> CallToolResult:
+    def _results(self, journals: Sequence[Journal], *, is_run: bool = False, **more: Any) -> CallToolResult:
         tree, now = self._runtime.tree, time.time()
         told = [reports.result(journal.run, tree.usage(journal), now) for journal in journals]
         for each in told:
             if each["state"] == "Running":
                 each["note"] = "still running; call await with this handle to go on waiting"
+            elif each["state"] == "Sleeping":
+                each["note"] = (
+                    "waits for tool servers that are not connected, then goes on; await as if it were running"
+                )
             elif each["state"] == "AwaitingApproval":
                 each["note"] = "waits for a person's approval; answer with approve"
-        return _told(told[0] if is_run else {"results": told})
+        return _told(told[0] if is_run else {**more, "results": told})
 
 
 def tool_servers(runtime: Runtime) -> list[dict[str, Any]]:

@@ -70,12 +70,17 @@ class MeasuredStore:
         self._store = store
         self._metrics = metrics
         self.read, self.runs, self.get = store.read, store.runs, store.get
-        self.forget, self.close = store.forget, store.close
+        self.forget, self.close, self.revive = store.forget, store.close, store.revive
 
     @property
     def broken(self) -> str | None:
         """See `Store.broken`."""
         return self._store.broken
+
+    @property
+    def wants_room(self) -> bool:
+        """See `Store.wants_room`."""
+        return self._store.wants_room
 
     async def commit(
         self,

@@ -83,6 +83,11 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True):
     approve_tools: tuple[str, ...] = ()
     """Tools that a person must allow, beside those that say themselves that they destroy."""
 
+    @property
+    def tools_needed(self) -> tuple[str, ...] | None:
+        """Names of the tools that its turns are offered; None: all."""
+        return self.tools if self.tool_calls_max else ()
+
 
 class Call(Struct, frozen=True, forbid_unknown_fields=True):
     """A tool call that a reply asked for, and what was decided about it before the reply was journaled."""
@@ -132,6 +137,8 @@ class Replied(Record, frozen=True, kw_only=True, tag="replied"):
     completion_tokens: int = 0
     cached_tokens: int = 0
     duration_s: float = 0.0
+    missing_servers: tuple[str, ...] = ()
+    """Tool servers whose tools it was not offered, since they were not connected and nothing was known of them."""
 
 
 class Intended(Record, frozen=True, kw_only=True, tag="intended"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from runtime import approvals, budgets
@@ -19,6 +19,7 @@ def result(run: RunState, subtree: Usage, now: float) -> dict[str, Any]:
     asked = approvals.question(run)
     if asked is not None:
         told["pendingApproval"] = pending(asked)
+    told |= servers(run.waits_for, run.missing_servers)
     told |= {
         "turns": run.usage.turns,
         "toolCalls": run.usage.tool_calls,
@@ -28,9 +29,15 @@ def result(run: RunState, subtree: Usage, now: float) -> dict[str, Any]:
     return told
 
 
+def servers(waits_for: Sequence[str], missing: Sequence[str]) -> dict[str, Any]:
+    """The tool servers that a run waits for, and those that it went on without; only what there is."""
+    named = {"waitsFor": waits_for, "missingServers": missing}
+    return {name: list(names) for name, names in named.items() if names}
+
+
 def pending(asked: approvals.Question) -> dict[str, Any]:
     """What a person is asked."""
-    told = {"tool": asked.tool, "arguments": json.loads(asked.arguments)}
+    told = {"question": asked.name, "tool": asked.tool, "arguments": json.loads(asked.arguments)}
     return told if asked.known is None else told | {"outcomeUnknown": asked.known}
 
 
@@ -62,6 +69,7 @@ def listing(run: RunState, subtree: Usage, now: float) -> dict[str, Any]:
         "startedAt": run.started_at,
         "seconds": round((run.end.at if run.end is not None else now) - run.started_at, 3),
         "pendingApproval": None if asked is None else pending(asked),
+        **servers(run.waits_for, run.missing_servers),
         "own": usage(run.usage),
         "subtree": usage(subtree),
     }

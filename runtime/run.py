@@ -142,6 +142,10 @@ class RunState:
     steps: tuple[StepState, ...] = ()
     usage: Usage = Usage()
     end: Ended | None = None
+    missing_servers: tuple[str, ...] = ()
+    """Tool servers whose tools a turn of it lacked, since they were not connected and nothing was known of them."""
+    waits_for: tuple[str, ...] = ()
+    """Tool servers that it waits for now, before it goes on. In no record: whoever goes on with it finds out anew."""
 
     @property
     def state(self) -> State:
@@ -150,7 +154,7 @@ class RunState:
             return self.end.state
         if self.steps and any(each.awaits_answer for each in self.steps[-1].calls):
             return State.AWAITING_APPROVAL
-        return State.RUNNING
+        return State.SLEEPING if self.waits_for else State.RUNNING
 
     @property
     def waiting_calls(self) -> int:
@@ -203,7 +207,7 @@ def apply(run: RunState | None, record: AnyRecord) -> RunState:
             run = _called(run, record)
         case _:
             assert_never(record)
-    return replace(run, length=run.length + 1, updated_at=record.at)
+    return replace(run, length=run.length + 1, updated_at=record.at, waits_for=())
 
 
 def conversation(run: RunState) -> list[dict[str, Any]]:
@@ -256,7 +260,8 @@ def _replied(run: RunState, record: Replied) -> RunState:
         turn_s=record.duration_s,
     )
     step = StepState(record.content, calls, record.finish_reason)
-    return replace(run, steps=(*run.steps, step), usage=run.usage + usage)
+    missing = tuple(sorted({*run.missing_servers, *record.missing_servers}))
+    return replace(run, steps=(*run.steps, step), usage=run.usage + usage, missing_servers=missing)
 
 
 def _called(run: RunState, record: Intended | Returned | LostTrack | Answered) -> RunState:

@@ -7,34 +7,41 @@ checks its arguments and raises `refusals`; what it acknowledges is durable. Rea
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
 from common.tracing import Tracer
-from runtime import approvals, budgets, decisions, moves, orders, recovery
+from runtime import approvals, decisions, moves, orders, recovery
 from runtime.decisions import Decision, Question
+from runtime.endings import CANCELLED, TAKES_CHILDREN_ALONG, Endings
 from runtime.executor import Executor
 from runtime.journal import Fence, Journal
 from runtime.llm import Model
 from runtime.metrics import MeasuredStore
 from runtime.observer import Observer
 from runtime.orders import SpawnRequest
-from runtime.records import Answered, AnyRecord, Ended, JournalError, Limits, Started, State, decode
+from runtime.records import Answered, AnyRecord, Ended, JournalError, Started, State, decode
 from runtime.refusals import InvalidArgumentError, WrongStateError
 from runtime.run import RunState
-from runtime.store import Store
+from runtime.store import ReadOnlyError, Store, StoreError
 from runtime.toolbox import ServerStatus, Toolbox
 from runtime.tree import Tree
 
 AWAIT_S = 60.0
 AWAIT_S_MAX = 600.0
 HANDLES_MAX = 1000
-CANCELLED = "cancelled"
 KEEP_S = 30 * 86_400.0
+TOOLS_WAIT_S = 60.0
 FORGET_EVERY_S = 3600.0
 """How often trees are looked for that have been kept long enough."""
+ROOM_EVERY_S = 1.0
+"""How often a store that had no room for a write is tried again."""
+ROOM_BYTES = 65_536
+ROOM = "room"
+"""Key of the store's value by which that is tried."""
 
 log = logging.getLogger("runtime")
 
@@ -54,6 +61,7 @@ class Runtime:
         *,
         default_model: str | None,
         keep_s: float,
+        tools_wait_s: float,
     ) -> None:
         self._store = store
         self._fence = fence
@@ -61,12 +69,12 @@ class Runtime:
         self._toolbox = toolbox
         self._default_model = default_model
         self._keep_s = keep_s
-        self._executor = Executor(model, toolbox, self._is_over_budget, self._on_end, observer)
         self._background: set[asyncio.Task[Any]] = set()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._closing = asyncio.Event()
         self.tree = Tree(observer.observe)
         self.observer = observer
+        self._endings = Endings(store, self.tree, model, self._in_background)
+        self._executor = Executor(model, toolbox, self._endings, observer, tools_wait_s)
 
     @classmethod
     async def start(
@@ -77,21 +85,33 @@ class Runtime:
         *,
         default_model: str | None = None,
         keep_s: float = KEEP_S,
+        tools_wait_s: float = TOOLS_WAIT_S,
         tracer: Tracer | None = None,
     ) -> Self:
         """Takes the store over and lets its unfinished runs go on. Raises StoreError or JournalError.
 
         Runs that name no model get `default_model`, or the first served. Trees are forgotten `keep_s` after their end.
+        `tools_wait_s` is how long runs wait for tool servers that are not connected.
         """
         observer = Observer(tracer)
         measured = MeasuredStore(store, observer.metrics)
         fence = await recovery.take_over(measured)
-        runtime = cls(measured, fence, model, toolbox, observer, default_model=default_model, keep_s=keep_s)
+        runtime = cls(
+            measured,
+            fence,
+            model,
+            toolbox,
+            observer,
+            default_model=default_model,
+            keep_s=keep_s,
+            tools_wait_s=tools_wait_s,
+        )
         for journal in await recovery.recover(measured, fence, observer):
             runtime.tree.add(journal)
         for journal in runtime.tree:
             await runtime._go_on(journal)
         runtime._in_background(runtime._forget_old())
+        runtime._in_background(runtime._go_on_with_room())
         return runtime
 
     def unready_reason(self) -> str | None:
@@ -106,8 +126,7 @@ class Runtime:
     async def close(self) -> None:
         """Stops everything within 5 s; unfinished runs go on after the next start."""
         self._closing.set()
-        for timer in self._timers.values():
-            timer.cancel()
+        self._endings.close()
         await self._executor.close()
         for task in self._background:
             task.cancel()
@@ -119,7 +138,7 @@ class Runtime:
         if parent is not None:
             self._check_may_spawn(parent)
         model = request.model if request.model is not None else await self._model_for(parent)
-        order = orders.check(request, model, parent.run if parent else None, self._missing_tool)
+        order = orders.check(request, model, parent.run if parent else None, self._toolbox.missing)
         now = time.time()
         run_id = moves.new_run_id(now)
         started = Started(
@@ -164,21 +183,28 @@ class Runtime:
     async def cancel(self, handle: str) -> list[Journal]:
         """Cancels the run and all below it that have not ended; returns those. Raises UnknownRunError or StoreError."""
         top = self.tree.get("handle", handle)
-        return await self._to_the_end(self._end_subtree(top, State.CANCELLED, CANCELLED))
+        return await self._to_the_end(self._endings.end_subtree(top, State.CANCELLED, CANCELLED))
 
-    async def approve(self, handle: str, allow: bool, about: approvals.Question | None = None) -> Journal:
+    async def approve(self, handle: str, allow: bool, question: str | None = None) -> tuple[Journal, bool]:
         """Answers what the run asks; the answer is durable before anything follows from it.
 
-        `about` is the question that the answer was given to; None: the first that is open. Others stay open. Raises
-        WrongStateError where nothing (or something else) is asked, UnknownRunError or StoreError.
+        `question` is the name of the one that is answered; None: the first that is open. Others stay open. Gives the
+        answer that the question has, which is an earlier one if it was answered before. Raises WrongStateError where it
+        neither is nor was asked, or nothing is; UnknownRunError or StoreError.
         """
         journal = self.tree.get("handle", handle)
         asked = () if journal.is_ending else approvals.questions(journal.run)
-        if not asked:
+        about = next((each for each in asked if question in (None, each.name)), None)
+        if about is not None:
+            with contextlib.suppress(JournalError):  # somebody else was faster
+                await self._to_the_end(self._answer(journal, approvals.answer(about, allow, time.time())))
+                return journal, allow
+        if question is None:
             raise WrongStateError("handle", f"run {handle} waits for no approval; it is {journal.run.state}")
-        if about is not None and about not in asked:
-            raise WrongStateError("handle", f"run {handle} asks something else by now")
-        return await self._to_the_end(self._answer(journal, approvals.answer(about or asked[0], allow, time.time())))
+        given = approvals.given((decode(raw) for raw in await self._store.read(handle)), question)
+        if given is None:
+            raise WrongStateError("question", f"run {handle} has asked no '{question[:64]}' that is open or answered")
+        return journal, given
 
     async def export(self, handle: str, bytes_max: int) -> bytes:
         """Moves the run and all below it out of this store: a bundle. The same one, if they have been moved before.
@@ -247,16 +273,16 @@ class Runtime:
         journal = await Journal.begin(self._store, self._fence, started)
         self.tree.add(journal)
         self.observer.metrics.spawned += 1
-        if parent is not None and (parent.is_ending or parent.run.state in _TAKES_CHILDREN_ALONG):
+        if parent is not None and (parent.is_ending or parent.run.state in TAKES_CHILDREN_ALONG):
             # It was cancelled while the child's start was being written.
-            await self._end_subtree(journal, State.CANCELLED, CANCELLED)
+            await self._endings.end_subtree(journal, State.CANCELLED, CANCELLED)
         await self._go_on(journal)
         return journal
 
     async def _export(self, top: Journal, bytes_max: int) -> bytes:
         if await moves.size(self._store, self.tree.down(top)) > bytes_max:
             raise WrongStateError("handle", f"its bundle has over {bytes_max} bytes; stop the runtime first")
-        await self._end_subtree(top, State.MOVED, moves.MOVED)
+        await self._endings.end_subtree(top, State.MOVED, moves.MOVED)
         return await moves.pack(self._store, self._fence, self.tree.down(top))
 
     async def _import(self, bundle: bytes) -> list[Journal]:
@@ -273,19 +299,15 @@ class Runtime:
         await self._go_on(journal)
         return journal
 
-    async def _answer(self, journal: Journal, answered: Answered) -> Journal:
-        try:
-            await journal.append(answered)
-        except JournalError:
-            raise WrongStateError("handle", f"run {journal.run.run_id} was answered already") from None
+    async def _answer(self, journal: Journal, answered: Answered) -> None:
+        await journal.append(answered)
         self._executor.wake(journal)
-        return journal
 
     def _check_may_spawn(self, parent: Journal) -> None:
         if parent.is_ending or parent.run.end is not None:
             raise WrongStateError("parent", f"run {parent.run.run_id} has ended, and an ended run has no new children")
         for above in self.tree.up(parent):
-            spent = self._spent(above)
+            spent = self._endings.spent(above)
             if spent is not None:
                 raise WrongStateError("parent", f"{spent} of run {above.run.run_id}")
 
@@ -295,40 +317,16 @@ class Runtime:
             return parent.run.order.model
         return self._default_model or await self._model.first_served()
 
-    def _missing_tool(self, name: str) -> str | None:
-        """What to answer to who names a tool that is not there; None: it is."""
-        if self._toolbox.find(name) is not None:
-            return None
-        names = ", ".join(tool.name for tool in self._toolbox.tools()) or "none"
-        down = ", ".join(server.name for server in self._toolbox.status() if not server.up)
-        return f"there is no tool '{name[:128]}'; there are: {names}" + (
-            f"; servers that are down: {down}" if down else ""
-        )
-
     async def _go_on(self, journal: Journal) -> None:
         """Sets a run going that was started or found, and its timer."""
-        limits = journal.run.order.limits
-        if limits.seconds is not None and any(each.run.end is None for each in self.tree.down(journal)):
-            self._watch_time(journal, limits.seconds)
+        self._endings.watch_time(journal)
         if journal.run.end is not None:
             return
         parent = self.tree.parent(journal)
-        if parent is not None and parent.run.end is not None and parent.run.state in _TAKES_CHILDREN_ALONG:
-            await self._end_subtree(journal, parent.run.state, parent.run.end.text)
+        if parent is not None and parent.run.end is not None and parent.run.state in TAKES_CHILDREN_ALONG:
+            await self._endings.end_subtree(journal, parent.run.state, parent.run.end.text)
             return
         self._executor.wake(journal)
-
-    def _watch_time(self, journal: Journal, limit_s: float) -> None:
-        """Sees to it that the subtree ends when the time is over that the run has for it. Holds no task meanwhile."""
-        age_s = journal.age_s
-        spent = budgets.exceeded(Limits(seconds=limit_s), journal.run.usage, age_s)
-        if spent is not None:
-            self._timers.pop(journal.run.run_id, None)
-            self._in_background(self._end_over_budget(journal, str(spent)))
-        else:
-            # Loops wake a little early, so it is asked again then.
-            later = asyncio.get_running_loop().call_later(limit_s - age_s, self._watch_time, journal, limit_s)
-            self._timers[journal.run.run_id] = later
 
     async def _forget_old(self) -> None:
         while True:
@@ -336,47 +334,22 @@ class Runtime:
             for root in self.tree.roots():
                 ends = [each.run.end for each in self.tree.down(root)]
                 if all(end is not None and end.at < now - self._keep_s for end in ends):
-                    await self._store.forget(self.tree.forget(root))
+                    with contextlib.suppress(ReadOnlyError):  # then they are forgotten after the next start
+                        await self._store.forget(self.tree.forget(root))
             await asyncio.sleep(FORGET_EVERY_S)
 
-    def _spent(self, journal: Journal) -> budgets.Exceeded | None:
-        limits = journal.run.order.limits
-        if limits == _NO_LIMITS:
-            return None
-        return budgets.exceeded(limits, self.tree.usage(journal), journal.age_s, self.tree.waiting_calls(journal))
-
-    def _is_over_budget(self, journal: Journal) -> bool:
-        for above in self.tree.up(journal):
-            spent = self._spent(above)
-            if spent is not None:
-                self._in_background(self._end_over_budget(above, str(spent)))
-                return True
-        return False
-
-    async def _end_over_budget(self, journal: Journal, text: str) -> None:
-        await self._end_subtree(journal, State.BUDGET_EXCEEDED, text)
-
-    async def _end_subtree(self, top: Journal, state: State, text: str) -> list[Journal]:
-        """Ends the run and all below it that have not ended: nothing is begun for them from here on."""
-        ending = [each for each in self.tree.down(top) if each.run.end is None and not each.is_ending]
-        for journal in ending:
-            journal.is_ending = True
-        await asyncio.gather(*(self._executor.stop(journal) for journal in ending))
-        ended = []
-        for journal in ending:
-            try:
-                await journal.append(Ended(at=time.time(), state=state, text=text))
-            except JournalError:
-                continue  # it had ended by itself
-            ended.append(journal)
-            self._on_end(journal)
-        return ended
-
-    def _on_end(self, journal: Journal) -> None:
-        run = journal.run
-        assert run.end is not None
-        log.debug("event=run_ended run=%s state=%s turns=%d", run.run_id, run.state, run.usage.turns)
-        self._in_background(self._model.end_run(run))
+    async def _go_on_with_room(self) -> None:
+        """Sets everything going again when a store that had no room has some: enough for what a run writes at once."""
+        while True:
+            await asyncio.sleep(ROOM_EVERY_S)
+            if not self._store.wants_room:
+                continue
+            with contextlib.suppress(StoreError):
+                await self._store.revive({ROOM: bytes(ROOM_BYTES)}, self._fence)
+                await self._store.commit(puts={ROOM: b""}, expects=self._fence)
+                log.warning("event=store_writable")
+                for journal in self.tree:
+                    await self._go_on(journal)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -387,11 +360,6 @@ class Runtime:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("event=background_failed error=%s", error, exc_info=error)
-
-
-_NO_LIMITS = Limits()
-_TAKES_CHILDREN_ALONG = (State.CANCELLED, State.BUDGET_EXCEEDED)
-"""Ends of a run with which everything below it ends too."""
 
 
 def _is_settled(journal: Journal) -> bool:

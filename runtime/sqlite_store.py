@@ -1,8 +1,8 @@
 """Journals in one SQLite file: one connection, in one thread that commits together whatever queued meanwhile.
 
-WAL with `synchronous=FULL`: a commit that returned is on disk. A write that fails (a full disk, an error of fsync)
-leaves it open what is on disk, so from then on nothing is acknowledged until the file is opened anew, which starts from
-what it finds.
+WAL with `synchronous=FULL`: a commit that returned is on disk. After a write that failed nothing is acknowledged. Where
+there was no room for it, it is known not to be on disk, and the store may be revived. After an error of fsync nobody
+knows what is there, until the file is opened anew, which starts from what it finds.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ STORE_FILE = "runs.db"
 """Its name in a state folder."""
 SCHEMA_VERSION = 1
 """`PRAGMA user_version` of the file."""
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
+"""Errors of writes that happen before a transaction's last frame is whole, hence before it is committed: no space left
+is the first, other limits (of the file's size, say) and disks that refuse are the second, the third is of the index."""
 BATCH_MAX = 512
 """Most commits in one transaction."""
 
@@ -47,6 +50,8 @@ Work = Callable[[sqlite3.Connection], Any]
 class _Job:
     work: Work
     writes: bool
+    revives: bool
+    """It is a write that is tried although one before it had no room."""
     done: asyncio.Future[Any]
 
 
@@ -57,6 +62,9 @@ class SqliteStore:
         self._path = path
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._broken: str | None = None
+        self._wants_room = False
+        self._logged: str | None = None
+        """The last error that was logged since a commit."""
         self._opened: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._serve, name="store", daemon=True)
 
@@ -72,6 +80,15 @@ class SqliteStore:
     def broken(self) -> str | None:
         """See `Store.broken`."""
         return self._broken
+
+    @property
+    def wants_room(self) -> bool:
+        """See `Store.wants_room`."""
+        return self._broken is not None and self._wants_room
+
+    async def revive(self, puts: Mapping[str, bytes], expects: Mapping[str, bytes | None]) -> None:
+        """See `Store.revive`."""
+        await self._do(lambda connection: _commit(connection, (), puts, expects), writes=True, revives=True)
 
     async def commit(
         self,
@@ -112,13 +129,13 @@ class SqliteStore:
         )
         return rows
 
-    async def _do(self, work: Work, *, writes: bool) -> Any:
-        if writes and self._broken:
+    async def _do(self, work: Work, *, writes: bool, revives: bool = False) -> Any:
+        if writes and self._broken and not (revives and self._wants_room):
             raise ReadOnlyError(self._broken)
         if not self._thread.is_alive():
             raise StoreError("the store is closed")
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._jobs.put(_Job(work, writes, done))
+        self._jobs.put(_Job(work, writes, revives, done))
         return await done
 
     def _serve(self) -> None:
@@ -150,6 +167,8 @@ class SqliteStore:
                     outcomes.append((job.done, job.work(connection)))
                 except sqlite3.Error as error:
                     outcomes.append((job.done, StoreError(f"the store cannot be read: {error}")))
+                except Exception as error:  # noqa: BLE001 - it is who asked that has to know
+                    outcomes.append((job.done, error))
         # A loop that is closed waits for nothing any more.
         with contextlib.suppress(RuntimeError):
             batch[0].done.get_loop().call_soon_threadsafe(_settle, outcomes)
@@ -157,7 +176,7 @@ class SqliteStore:
     def _write(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[tuple[asyncio.Future[Any], Any]]:
         if not jobs:
             return []
-        if self._broken is None:
+        if self._broken is None or (self._wants_room and any(job.revives for job in jobs)):
             outcomes: list[tuple[asyncio.Future[Any], Any]] = []
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -165,19 +184,29 @@ class SqliteStore:
                     connection.execute("SAVEPOINT one")
                     try:
                         outcomes.append((job.done, job.work(connection)))
-                    except ConflictError as conflict:
+                    except sqlite3.Error:
+                        raise
+                    except Exception as error:  # noqa: BLE001 - a conflict, or nothing that can be stored
                         connection.execute("ROLLBACK TO one")
-                        outcomes.append((job.done, conflict))
+                        outcomes.append((job.done, error))
                     connection.execute("RELEASE one")
                 connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                self._broken = f"the store is read-only until the runtime is restarted: {error}"
-                log.error("event=store_read_only error=%s", error)
+            except Exception as error:  # noqa: BLE001 - the thread must live, and others wait
+                self._break(error)
                 with contextlib.suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
             else:
+                self._broken = self._logged = None
                 return outcomes
         return [(job.done, ReadOnlyError(self._broken)) for job in jobs]
+
+    def _break(self, error: Exception) -> None:
+        self._wants_room = getattr(error, "sqlite_errorcode", None) in _NO_ROOM
+        until = "there is room again" if self._wants_room else "the runtime is restarted"
+        self._broken = f"the store is read-only until {until}: {error}"
+        if self._broken != self._logged:
+            self._logged = self._broken
+            log.error("event=store_read_only error=%s", self._broken)
 
 
 def _settle(outcomes: list[tuple[asyncio.Future[Any], Any]]) -> None:

@@ -20,7 +20,7 @@ class ConflictError(StoreError):
 
 
 class ReadOnlyError(StoreError):
-    """Nothing was committed, and nothing will be until the runtime is restarted: a write failed."""
+    """Nothing was committed, since a write failed, and nothing will be until the store is revived or opened anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,13 @@ class Store(Protocol):
     @property
     def broken(self) -> str | None:
         """Why nothing is committed any longer; None: it is."""
+
+    @property
+    def wants_room(self) -> bool:
+        """Whether that is only for want of room: then `revive` helps when there is some again."""
+
+    async def revive(self, puts: Mapping[str, bytes], expects: Mapping[str, bytes | None]) -> None:
+        """As `commit`, also where it `wants_room`; if there is some, it takes writes again."""
 
     async def commit(
         self,

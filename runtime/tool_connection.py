@@ -15,7 +15,7 @@ from typing import Any, Self, cast
 
 import anyio
 from mcp import Client, MCPError, StdioServerParameters
-from mcp.client.stdio import stdio_client
+from mcp.client import stdio
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import (
@@ -51,6 +51,10 @@ _RELIST_EVERY_S = 60.0
 _TOOL_PAGES_MAX = 100
 _WRITE_S = 5.0
 """Time that handing a call to the server may take on top of the call's own; the client does not limit it."""
+_CHILD_STAGE_S_MAX = 2.0
+"""The SDK's own."""
+_CHILD_END_S = 0.9
+"""What the end of a child takes beside: 0.5 s at most to hand over its last messages, 0.2 s to read what it said."""
 _UNKNOWN_CODES = {CONNECTION_CLOSED, REQUEST_TIMEOUT, PARSE_ERROR}
 """Errors that tell nothing about the call itself. PARSE_ERROR is the client's own word for a garbled answer."""
 
@@ -145,7 +149,7 @@ class Connection:
             )
             async with (
                 reading_stderr() as self._stderr,
-                self._handshaken(stdio_client(child, errlog=self._stderr.file)) as client,
+                self._handshaken(stdio.stdio_client(child, errlog=self._stderr.file)) as client,
             ):
                 yield client
 
@@ -206,7 +210,7 @@ class Connection:
         except MCPError as error:
             return self._failed(error, timeout_s)
         except TimeoutError:
-            return Unknown(f"no answer within {timeout_s:g} s")
+            return _late(timeout_s)
         except (ValidationError, RuntimeError) as error:
             # An answer came, and it is not one that the protocol or the tool's own output schema allows.
             return Done(f"the tool ran, but its answer is not valid: {str(error).splitlines()[0]}", is_error=True)
@@ -250,12 +254,23 @@ class Connection:
         if failure in ("unreachable", "session-gone", "refused"):
             return NotStarted(said)
         if error.code == REQUEST_TIMEOUT:
-            return Unknown(f"no answer within {timeout_s:g} s")
+            return _late(timeout_s)
         if error.code in _UNKNOWN_CODES:
-            return Unknown(said)
+            return Unknown(said, is_late=failure == "late")
         if error.code in (INVALID_REQUEST, HEADER_MISMATCH):
             return NotStarted(said)
         return Done(error.message, is_error=True)
+
+
+def give_children(time_s: float) -> None:
+    """How long child processes that are ended from here on have: half of it after the end of their input, half after
+    SIGTERM; then they are killed."""
+    stage_s = min(max((time_s - _CHILD_END_S) / 2, 0.0), _CHILD_STAGE_S_MAX)
+    stdio.PROCESS_TERMINATION_TIMEOUT = stdio.FORCE_KILL_TIMEOUT = stage_s
+
+
+def _late(timeout_s: float) -> Unknown:
+    return Unknown(f"no answer within {timeout_s:g} s", is_late=True)
 
 
 def reason_of(error: BaseException) -> str:

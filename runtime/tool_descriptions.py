@@ -34,7 +34,7 @@ DESCRIPTIONS = {
     "approve": (
         "Answers a sub-agent in the state AwaitingApproval: whether the tool call in its pendingApproval may be made."
         " Where pendingApproval has outcomeUnknown, it is asked whether the call is to be repeated. Answer only as the"
-        " user decided."
+        " user decided, and name the `question` that was answered. Returns as `allowed` the answer that it has."
     ),
     "decide": (
         "Answers one small question about a text at once, without a sub-agent: which of your labels fits it, and how"
@@ -52,6 +52,10 @@ HANDLES = "Handles of sub-agents, as `spawn` or `run` returned them; 1 to 1000."
 MODE = "'all': wait for all of them; 'any': return when the first has ended."
 TIMEOUT = "Most seconds to wait, 0 to 600."
 ALLOW = "true: make the call; false: the sub-agent is told that it was declined."
+QUESTION = (
+    "`question` of the pendingApproval that is answered, so that a repeated answer is not taken for the next one's; a"
+    " question that was answered keeps its answer. Left out: the first that is open."
+)
 INPUT = "The text to decide about, in full: nothing else of this conversation is known."
 LABELS = "2 to 20 different answers to choose from, each a short line; left out: the classifier's own classes."
 DECIDING_MODEL = "Model to ask; left out: the first that there is."

@@ -17,8 +17,9 @@ import aiohttp
 import httpx2
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST
 
-Failure = Literal["unreachable", "session-gone", "refused", "lost"]
-"""`unreachable`, `session-gone` and `refused`: the tool surely never ran. `lost`: nobody knows."""
+Failure = Literal["unreachable", "session-gone", "refused", "late", "lost"]
+"""`unreachable`, `session-gone` and `refused`: the tool surely never ran. `late`: no answer in time.
+`lost`: nobody knows."""
 
 TRACEPARENT: contextvars.ContextVar[str | None] = contextvars.ContextVar("traceparent", default=None)
 """The `traceparent` header of requests made in this context."""
@@ -29,8 +30,10 @@ ANSWER_BYTES_MAX = 16 * 1024 * 1024
 _CONNECT_S = 5.0
 _SESSION = "mcp-session-id"
 _KEY = "io.luftpause/failure"
-_MAYBE_RUN = {408, 499}
-"""4xx statuses that proxies send after they passed the request on."""
+_LATE = {408, 504, 524}
+"""Statuses by which proxies say that the server did not answer in time."""
+_LEFT = 499
+"""4xx as well, and sent after the request was passed on: the proxy's client left."""
 
 
 def client(headers: dict[str, str]) -> httpx2.AsyncClient:
@@ -117,8 +120,13 @@ async def _told(request: httpx2.Request, response: httpx2.Response) -> httpx2.Re
     if status < 400 or _is_rpc_error(body):
         headers = {"content-type": kind, **{k: v for k, v in response.headers.items() if k == _SESSION}}
         return httpx2.Response(status, headers=headers, content=body, request=request)
-    refused = status < 500 and status not in _MAYBE_RUN
-    return _error(request, "refused" if refused else "lost", f"the server answered {status}")
+    return _error(request, _failure_by(status), f"the server answered {status}")
+
+
+def _failure_by(status: int) -> Failure:
+    if status in _LATE:
+        return "late"
+    return "refused" if status < 500 and status != _LEFT else "lost"
 
 
 async def read(response: httpx2.Response) -> bytes | None:
@@ -150,7 +158,7 @@ def _is_rpc_error(body: bytes) -> bool:
 
 
 def _error(request: httpx2.Request, failure: Failure | None, message: str) -> httpx2.Response:
-    codes = {"lost": CONNECTION_CLOSED, None: INTERNAL_ERROR}
+    codes = {"lost": CONNECTION_CLOSED, "late": CONNECTION_CLOSED, None: INTERNAL_ERROR}
     error: dict[str, Any] = {"code": codes.get(failure, INVALID_REQUEST), "message": message}
     if failure is not None:
         error["data"] = {_KEY: failure}

@@ -68,6 +68,8 @@ class Unknown:
     """The call was sent and nothing tells whether the tool ran: no answer in time, or the connection was lost."""
 
     reason: str
+    is_late: bool = False
+    """There was no answer in time: the tool may still run, and to call it again would be to run it twice at once."""
 
 
 Outcome = Done | NotStarted | Unknown

@@ -12,14 +12,14 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from mcp_types import Tool
 
 from runtime.tool_config import Server
-from runtime.tool_connection import KEY_META, Connection, reason_of
+from runtime.tool_connection import KEY_META, Connection, give_children, reason_of
 from runtime.tool_http import TRACEPARENT
 from runtime.tool_specs import (
     NotStarted,
@@ -36,9 +36,10 @@ _LOG = logging.getLogger("runtime.toolbox")
 
 _START_S = 10.0
 """How long `start` waits for servers to come up."""
-_CLOSE_S = 4.7
-"""How long connections have to end by themselves; ending a child process that ignores everything takes 4.5 s."""
+_CLOSE_S = 4.9
+"""How long connections and child processes have to end where nobody says otherwise."""
 _CLOSE_AT_ONCE_S = 0.2
+"""The part of that which is kept for connections that did not end by themselves."""
 _DELAY_S_MIN = 0.2
 _DELAY_S_MAX = 30.0
 _STEADY_S = 10.0
@@ -57,13 +58,17 @@ class ServerStatus:
     """When that began, in seconds since 1970."""
     tools: tuple[str, ...]
     """Names its tools are offered by, last known if it is down."""
+    down_s: float = 0.0
+    """Seconds that it has not been connected, by a clock that nobody sets; 0 if it is up."""
 
 
 class Toolbox:
     """`start` it, ask it for tools and have them called, `close` it."""
 
     def __init__(self, servers: Iterable[Server]) -> None:
-        self._upstreams = {server.name: _Upstream(server) for server in servers}
+        self._upstreams = {server.name: _Upstream(server, self._has_come_up) for server in servers}
+        self.on_up: Callable[[], None] | None = None
+        """Is told whenever a server has been connected."""
         self._listed: tuple[tuple[tuple[str, ToolSpec], ...], ...] = ()
         self._offered_now: tuple[ToolSpec, ...] = ()
 
@@ -77,21 +82,50 @@ class Toolbox:
             for task in late:
                 task.cancel()
 
-    async def close(self) -> None:
-        """Ends all connections and child processes, within 5 s; calls in flight become UNKNOWN."""
-        await asyncio.gather(*(upstream.close() for upstream in self._upstreams.values()))
+    async def close(self, within_s: float = _CLOSE_S) -> None:
+        """Ends all connections and child processes; calls in flight become UNKNOWN."""
+        by_themselves_s = max(within_s - _CLOSE_AT_ONCE_S, 0.0)
+        give_children(by_themselves_s)
+        await asyncio.gather(*(upstream.close(by_themselves_s) for upstream in self._upstreams.values()))
 
     def tools(self) -> tuple[ToolSpec, ...]:
-        """The tools of the servers that are up, in the order of the configuration, under names that are unique."""
-        return tuple(spec for spec in self._offered() if self._upstreams[spec.server].is_up)
+        """All tools, in the order of the configuration, under names that are unique; of a server that is down, those
+        that it told last."""
+        listed = tuple(upstream.specs for upstream in self._upstreams.values())
+        # Nearly always the very same objects, which compare at once.
+        if listed != self._listed:
+            self._listed, self._offered_now = listed, offered(item for specs in listed for item in specs)
+        return self._offered_now
 
     def find(self, name: str) -> ToolSpec | None:
         """The tool offered by `name`, also if its server is down now (its call is then `NotStarted`)."""
-        return next((spec for spec in self._offered() if spec.name == name), None)
+        return next((spec for spec in self.tools() if spec.name == name), None)
+
+    def absent(self, names: Collection[str] | None) -> tuple[ServerStatus, ...]:
+        """The servers that are not connected and that have tools of these names, or may have; None: any tools.
+
+        What a server offers that has not been connected since the start is not known: it may have any.
+        """
+        down = tuple(server for server in self.status() if not server.up)
+        if names is None or not down:
+            return down
+        found = [self.find(name) for name in names]
+        needed = {tool.server for tool in found if tool is not None}
+        return tuple(server for server in down if server.name in needed or (None in found and not server.tools))
+
+    def missing(self, name: str) -> str | None:
+        """What to answer to who names a tool that is not there; None: it is, or may be once its server is up."""
+        if self.find(name) is not None or self.absent((name,)):
+            return None
+        names = ", ".join(tool.name for tool in self.tools()) or "none"
+        down = ", ".join(server.name for server in self.status() if not server.up)
+        return f"there is no tool '{name[:128]}'; there are: {names}" + (
+            f"; servers that are down: {down}" if down else ""
+        )
 
     def status(self) -> tuple[ServerStatus, ...]:
         """How each server is, in the order of the configuration."""
-        offered_now = self._offered()
+        offered_now = self.tools()
         return tuple(
             ServerStatus(
                 name=upstream.server.name,
@@ -99,6 +133,7 @@ class Toolbox:
                 reason="" if upstream.is_up else upstream.reason,
                 since=upstream.since,
                 tools=tuple(spec.name for spec in offered_now if spec.server == upstream.server.name),
+                down_s=upstream.down_s,
             )
             for upstream in self._upstreams.values()
         )
@@ -127,25 +162,24 @@ class Toolbox:
         finally:
             TRACEPARENT.reset(token)
 
-    def _offered(self) -> tuple[ToolSpec, ...]:
-        listed = tuple(upstream.specs for upstream in self._upstreams.values())
-        # Nearly always the very same objects, which compare at once.
-        if listed != self._listed:
-            self._listed, self._offered_now = listed, offered(item for specs in listed for item in specs)
-        return self._offered_now
+    def _has_come_up(self) -> None:
+        if self.on_up is not None:
+            self.on_up()
 
 
 class _Upstream:
     """One server and the task that keeps it connected."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, on_up: Callable[[], None]) -> None:
         self.server = server
+        self._on_up = on_up
         self.specs: tuple[tuple[str, ToolSpec], ...] = ()
         """Name on the server, and spec, of each tool it last listed."""
         self.names: dict[str, str] = {}
         """Every name a tool may be offered by → its name on the server."""
         self.reason = "not started"
         self.since = time.time()
+        self._down_since_s = time.monotonic()
         self.tried = asyncio.Event()
         """Set once the first attempt to connect has ended, well or badly."""
         self._connection: Connection | None = None
@@ -158,12 +192,19 @@ class _Upstream:
     def is_up(self) -> bool:
         return self._connection is not None and self._connection.is_up
 
+    @property
+    def down_s(self) -> float:
+        if self.is_up:
+            return 0.0
+        # A loss that the supervisor has yet to hear of is of this moment.
+        return time.monotonic() - self._down_since_s if self.reason else 0.0
+
     def start(self) -> None:
         self._supervisor = asyncio.create_task(self._supervise(), name=f"tool-server-{self.server.name}")
 
-    async def close(self) -> None:
+    async def close(self, by_themselves_s: float) -> None:
         self._stopping.set()
-        for at_once, timeout_s in ((False, _CLOSE_S), (True, _CLOSE_AT_ONCE_S)):
+        for at_once, timeout_s in ((False, by_themselves_s), (True, _CLOSE_AT_ONCE_S)):
             for connection in self._holding.values():
                 connection.leave(at_once)
             if self._holding:
@@ -201,7 +242,8 @@ class _Upstream:
         specs = tuple(
             (tool.name, _spec(self.server.name, tool)) for tool in tools if wanted is None or tool.name in wanted
         )
-        if self.reason:
+        came_up = bool(self.reason)
+        if came_up:
             _LOG.info("event=tool-server-up server=%s tools=%d", self.server.name, len(specs))
             missing = sorted(set(wanted or ()) - {tool.name for tool in tools})
             if missing:
@@ -216,6 +258,9 @@ class _Upstream:
                 for form in (plain_name(name), qualified_name(self.server.name, name))
             }
         self.tried.set()
+        if came_up:
+            # Only from its next step on does the connection take calls.
+            asyncio.get_running_loop().call_soon(self._on_up)
 
     def _went_down(self, reason: str) -> None:
         if self._stopping.is_set():
@@ -224,6 +269,7 @@ class _Upstream:
             _LOG.warning("event=tool-server-down server=%s reason=%r", self.server.name, reason)
         if not self.reason:
             self.since = time.time()
+            self._down_since_s = time.monotonic()
         self.reason = reason
         self.tried.set()
 

@@ -119,10 +119,14 @@ def write_run(run: RunState, subtree: Usage, task_chars: int | None = SUMMARY_CH
         subtree=_usage(subtree),
         budget=pb.Budget(tokens=limits.tokens, tool_calls=limits.tool_calls, seconds=limits.seconds),
         forked_from=run.forked_from or "",
+        waits_for=run.waits_for,
+        missing_servers=run.missing_servers,
     )
     if asked is not None:
         told.pending_approval.CopyFrom(
-            pb.PendingApproval(tool=asked.tool, arguments=asked.arguments, outcome_unknown=asked.known or "")
+            pb.PendingApproval(
+                tool=asked.tool, arguments=asked.arguments, outcome_unknown=asked.known or "", question=asked.name
+            )
         )
     return told
 
@@ -184,6 +188,7 @@ def _reply(record: Replied) -> pb.Reply:
         completion_tokens=record.completion_tokens,
         cached_tokens=record.cached_tokens,
         duration_s=record.duration_s,
+        missing_servers=record.missing_servers,
     )
 
 

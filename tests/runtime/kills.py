@@ -22,6 +22,7 @@ import grpc
 
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc
+from runtime.run import NOT_REPEATED
 from tests.runtime.journals import assert_valid
 from tests.runtime.service_process import RuntimeProcess, running_runtime
 from tests.waiting import wait_until_sync
@@ -74,6 +75,11 @@ class Judge:
             keys = {line["key"] for line in lines if line["arguments"].get("name") == mark}
             assert len(keys) == 1, f"{handle} set its note under {len(keys)} keys"
             assert len(notes) == 1 or handle in self.unknown, f"{handle} has {len(notes)} notes"
+            read = [message["content"] for message in self.messages[handle] if message["role"] == "tool"]
+            doubts = [text for text in read if text.startswith("Error")]
+            # What nobody knows was asked about, and is the one thing that a run may tell its model as an error.
+            assert len(read) == 3, f"{handle} made {len(read)} calls"
+            assert doubts == ([NOT_REPEATED] if handle in self.unknown else []), f"{handle} was told {doubts}"
         return collections.Counter(line["tool"] for line in lines)
 
 
@@ -115,12 +121,13 @@ def kill_many(folder: pathlib.Path, kills: int, number: int, seed: int) -> str:
         runtime.start()
         with client(runtime) as runs:
             wait_until_sync(lambda: judge.see(runs) == len(judge.spawned), 60, "all runs are settled")
+            listed = runs.List(pb.ListRequest(states=[pb.RUN_STATE_AWAITING_APPROVAL])).runs
+            assert {each.handle for each in listed} == judge.unknown - set(judge.answers)
             for handle in judge.unknown:
                 with contextlib.suppress(grpc.RpcError):  # answered by its end already
                     runs.Approve(pb.ApproveRequest(handle=handle, allow=False))
             wait_until_sync(lambda: judge.see(runs) == len(judge.spawned), 60, "all runs are settled")
-            listed = {run.handle for run in runs.List(pb.ListRequest()).runs}
-            assert listed >= set(judge.spawned)
+            assert {run.handle for run in runs.List(pb.ListRequest()).runs} >= set(judge.spawned)
         effects = judge.count(runtime.ledger)
     return f"kills={kills} runs={number} seed={seed} unknown={len(judge.unknown)} effects={dict(effects)}"
 

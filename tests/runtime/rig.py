@@ -12,6 +12,7 @@ import asyncio
 import collections
 import contextlib
 import pathlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -52,6 +53,7 @@ class ScriptedToolbox(Toolbox):
             spec("send", EffectKind.AT_MOST_ONCE),
             spec("delete", EffectKind.AT_MOST_ONCE, destructive=True),
         ]
+        self._away_since_s: float | None = None
         self.behaves: dict[str, Behaviour] = {}
         self.effects: collections.Counter[str] = collections.Counter()
         """Calls that reached a tool, by key."""
@@ -65,7 +67,22 @@ class ScriptedToolbox(Toolbox):
         return next((each for each in self.specs if each.name == name), None)
 
     def status(self) -> tuple[ServerStatus, ...]:
-        return (ServerStatus("scripted", True, "", 0.0, tuple(each.name for each in self.specs)),)
+        names = tuple(each.name for each in self.specs)
+        if self._away_since_s is None:
+            return (ServerStatus("scripted", True, "", 0.0, names),)
+        return (ServerStatus("scripted", False, "away", 0.0, names, time.monotonic() - self._away_since_s),)
+
+    def goes_away(self, *, is_known: bool) -> None:
+        """The server is not connected from here on; where it is not known, it has not been since the start."""
+        if not is_known:
+            self.specs = []
+        self._away_since_s = time.monotonic()
+
+    def comes_back(self, specs: list[ToolSpec]) -> None:
+        """The server is connected, and has these tools."""
+        self.specs, self._away_since_s = specs, None
+        if self.on_up is not None:
+            self.on_up()
 
     async def call(
         self, spec: ToolSpec, arguments: dict[str, Any], *, key: str, traceparent: str | None, timeout_s: float | None
@@ -99,8 +116,12 @@ class Rig:
         self.engine = engine
         self.model = model
         self.tools = ScriptedToolbox()
+        self.toolbox: Toolbox = self.tools
+        """Where the next runtime's tools are."""
         self.wrap: Callable[[Store], Store] = lambda store: store
         """What the runtime gets in place of its store."""
+        self.tools_wait_s = 60.0
+        """How long the next runtime's runs wait for tool servers."""
         self.tracer: Tracer | None = None
         """With what the next runtime traces."""
         self._store: SqliteStore | None = None
@@ -122,7 +143,12 @@ class Rig:
         """Starts a runtime on the folder's store."""
         self._store = await SqliteStore.open(self.folder / "runs.db")
         self._runtime = await Runtime.start(
-            self.wrap(self._store), self.model, self.tools, default_model="fake-1b", tracer=self.tracer
+            self.wrap(self._store),
+            self.model,
+            self.toolbox,
+            default_model="fake-1b",
+            tools_wait_s=self.tools_wait_s,
+            tracer=self.tracer,
         )
 
     async def crash(self) -> None:
@@ -132,8 +158,8 @@ class Rig:
         tasks = {*executor._tasks, *self.runtime._background}
         for task in tasks:
             task.cancel()
-        for timer in self.runtime._timers.values():
-            timer.cancel()
+        executor._waits.close()
+        self.runtime._endings.close()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.store.close()
 

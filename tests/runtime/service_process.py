@@ -23,6 +23,8 @@ class RuntimeProcess:
     tools_url: str
     token: str | None = None
     service: Service | None = field(default=None)
+    tools: Service | None = field(default=None)
+    """The tool server."""
 
     @property
     def url(self) -> str:
@@ -45,6 +47,12 @@ class RuntimeProcess:
         if wait:
             wait_healthy(self.service, (f"{self.url}/health",))
         return self.service
+
+    def start_tools(self) -> Service:
+        """Starts the tool server."""
+        self.tools = start("fakes.toolserver", self.settings, self.folder / "tools.log")
+        wait_healthy(self.tools, (f"{self.tools_url}/health",))
+        return self.tools
 
     def kill(self) -> None:
         """As a crash would."""
@@ -97,20 +105,20 @@ def running_runtime(
         token=shared.get("LUFTPAUSE_TOKEN"),
     )
     made.ledger.touch()
-    with (
-        started("fakes.engine", shared, folder / "engine.log") as engine,
-        started("fakes.toolserver", shared, folder / "tools.log") as toolserver,
-    ):
+    with started("fakes.engine", shared, folder / "engine.log") as engine:
         wait_healthy(engine, (f"{made.engine_url}/health",))
-        wait_healthy(toolserver, (f"{made.tools_url}/health",))
-        if begin:
-            made.start()
         try:
+            made.start_tools()
+            if begin:
+                made.start()
             yield made
         finally:
-            was_running = made.service is not None and made.service.process.poll() is None
-            code = made.service.stop() if made.service is not None else 0
-        if was_running:
-            assert made.service is not None
-            assert code == 0, made.service.text()[-4000:]
+            ended = [
+                (service, service.stop())
+                for service in (made.service, made.tools)
+                if service is not None and service.process.poll() is None
+            ]
+        for service, code in ended:
+            assert code == 0, f"{service.name} ended with {code}: {service.text()[-4000:]}"
+        if made.service is not None and (made.service, 0) in ended:
             assert not tracebacks(made.service.text())

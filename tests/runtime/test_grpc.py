@@ -77,7 +77,10 @@ async def test_watch_streams_the_steps_until_the_end(served: Served) -> None:
             hold.go.set()
         if kinds[-1] == "reply" and kinds.count("reply") == 2:
             await r.until(handle, "AwaitingApproval")
-            await runs.Approve(pb.ApproveRequest(handle=handle, allow=False))
+            asked = (await runs.Get(pb.GetRequest(handle=handle))).run.pending_approval.question
+            for allow in (False, True):  # sent again by a client that lost the reply, and by one with a mind of its own
+                answer = pb.ApproveRequest(handle=handle, allow=allow, question=asked)
+                assert not (await runs.Approve(answer)).allow
     expected = ["started", "reply", "call_started", "call_ended", "reply", "call_answered", "reply", "end"]
     assert kinds == expected
 

@@ -126,9 +126,15 @@ async def test_a_client_that_cannot_ask_is_told_to_approve(runtime: RuntimeProce
     async with connected(runtime, era) as client:
         told = await call(client, "run", task=LOOKUP, approveTools=["lookup"])
         assert told["state"] == "AwaitingApproval"
-        assert told["pendingApproval"] == {"tool": "lookup", "arguments": {"query": "x"}}
+        assert told["pendingApproval"] == {"question": "0-0-0", "tool": "lookup", "arguments": {"query": "x"}}
         assert "approve" in told["note"]
-        await call(client, "approve", handle=told["handle"], allow=True)
+        asked = told["pendingApproval"]["question"]
+        for allow in (True, False):  # sent again by a client that lost the reply, and by one with a mind of its own
+            answered = await call(client, "approve", handle=told["handle"], allow=allow, question=asked)
+            assert answered["allowed"] is True
+        assert "has asked no '9-9-9'" in await error(
+            client, "approve", handle=told["handle"], allow=True, question="9-9-9"
+        )
         (result,) = (await call(client, "await", handles=[told["handle"]]))["results"]
         assert result["state"] == "Completed"
 

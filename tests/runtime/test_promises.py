@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from runtime.journal import Journal
+from runtime.records import AnyRecord
 from runtime.recovery import INTERRUPTED
-from runtime.run import DECLINED, LEFT_IN_PROGRESS, NOT_REPEATED, conversation
+from runtime.run import DECLINED, LEFT_IN_PROGRESS, NOT_REPEATED, RunState, conversation
 from runtime.store import Append, StoreError
 from runtime.tool_specs import Done, NotStarted, Outcome, Unknown
 from tests.runtime.rig import Hold, Rig, results, rig
@@ -183,6 +185,37 @@ async def test_promise_05_many_wakes_are_one_resume(r: Rig) -> None:
         r.runtime._executor.wake(r.journal(handle))
     await r.settled(handle)
     assert r.times("delete") == 1
+
+
+async def test_promise_05_wakes_that_come_before_each_wait_lose_nothing(r: Rig) -> None:
+    seen = r.runtime.tree._observe
+    assert seen is not None
+
+    def wake_too(run: RunState, record: AnyRecord) -> None:
+        seen(run, record)
+        r.runtime._executor.wake(r.journal(run.run_id))
+
+    r.runtime.tree._observe = wake_too
+    handle = await r.spawn("CALL delete {}")
+    await r.until(handle, "AwaitingApproval")
+    await r.runtime.approve(handle, True)
+    assert results(await r.settled(handle)) == ["delete did something"]
+    assert r.times("delete") == 1
+
+
+async def test_promise_05_a_tool_server_that_comes_before_a_run_waits_for_it_is_not_missed(
+    r: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = r.tools.specs
+    r.tools.goes_away(is_known=False)
+    wake = r.runtime._executor.wake
+
+    def comes_first(journal: Journal) -> None:
+        wake(journal)
+        r.tools.comes_back(there)  # the run's task has not begun
+
+    monkeypatch.setattr(r.runtime._executor, "wake", comes_first)
+    assert results(await r.settled(await r.spawn("CALL lookup {}"))) == ["lookup did something"]
 
 
 async def test_promise_06_an_approval_is_durable_before_the_tool_starts(r: Rig) -> None:

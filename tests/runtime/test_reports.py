@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import pytest
+from aiohttp import web
 
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc
@@ -23,9 +24,11 @@ from runtime.run import RunState
 from runtime.service import Runtime
 from runtime.sqlite_store import SqliteStore
 from runtime.store import Append, ConflictError, ReadOnlyError
+from runtime.tool_config import Server
 from runtime.tool_specs import ToolSpec
 from tests.runtime.rig import Hold, Rig, results
 from tests.runtime.service_process import running_runtime
+from tests.runtime.tool_servers import WHOLE, ScriptedServer, opened, reply, serving
 from tests.stack import environment
 from tests.waiting import wait_until_sync
 
@@ -41,6 +44,41 @@ async def test_a_slow_tool_is_not_started_again_while_its_owner_lives(r: Rig) ->
     hold.go.set()
     assert results(await r.settled(handle)) == ["held"]
     assert r.times("send") == 1
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+@pytest.mark.parametrize(
+    ("hints", "state"),
+    [
+        ({"readOnlyHint": True}, "Completed"),
+        ({"idempotentHint": True}, "Completed"),
+        ({}, "AwaitingApproval"),
+    ],
+)
+async def test_a_tool_that_runs_for_longer_than_its_limit_is_started_once(
+    r: Rig, hints: dict[str, Any], state: str, stateless: bool
+) -> None:
+    """The limit is a tenth of the tool's time, as in the report, where both were minutes."""
+
+    async def slow(_request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(3.0)
+        return reply(message, {"content": [], **WHOLE})
+
+    server = ScriptedServer(slow, stateless=stateless)
+    server.tools = [{"name": "act", "inputSchema": {"type": "object"}, "annotations": hints}]
+    async with serving(server) as url, opened(Server("slow", url=url, timeout_s=0.3)) as toolbox:
+        r.toolbox = toolbox
+        await r.restart()
+        handle = await r.spawn("CALL act {}")
+        run = await r.settled(handle)
+        assert run.state == state
+        if state == "Completed":
+            assert results(run) == ["Error: no answer within 0.3 s; the tool may still be running"]
+        await r.restart()
+        assert r.state(handle) == state
+        assert server.calls == 1
+        r.toolbox = r.tools
+        await r.restart()
 
 
 class FullStore:
@@ -146,8 +184,8 @@ class CallingModel(Model):
         return TimedReply(Reply("", calls), 0.0)
 
 
-async def test_promise_12_rounds_take_memory_in_proportion_to_their_number(r: Rig) -> None:
-    async def taken(rounds: int) -> int:
+async def test_promise_12_a_thousand_rounds_take_memory_and_disk_in_proportion(r: Rig) -> None:
+    async def taken(rounds: int) -> tuple[int, list[bytes]]:
         async with CallingModel(rounds) as r.model:
             await r.restart()
             hold = Hold()
@@ -161,10 +199,14 @@ async def test_promise_12_rounds_take_memory_in_proportion_to_their_number(r: Ri
                 await r.journal(handle).changed()
             size, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
-            await r.settled(handle)
-            return size
+            await r.settled(handle, 30.0)
+            return size, await r.store.read(handle)
 
-    assert await taken(300) < 4096 * 300
+    size, records = await taken(1000)
+    assert size < 4096 * 1000
+    early, late = (sum(map(len, records[start : start + 1000])) for start in (1, 2001))
+    assert late < 1.1 * early  # a number has more digits later
+    assert len(records) == 1 + 3 * 1000 + 2
 
 
 @pytest.mark.parametrize("where", ["here", "http"])

@@ -123,3 +123,21 @@ def test_promise_14_a_full_disk_leaves_the_store_read_only(tmp_path: pathlib.Pat
     script = 'mount -t tmpfs -o size=1m tmpfs "$1" && "$3" "$4" "$1" && cp "$1"/runs.db* "$2"/'
     lines = run(*own, "sh", "-c", script, "sh", str(small), str(kept), sys.executable, str(FILLING))
     assert_acknowledged_is_there(kept, lines)
+
+
+async def test_what_cannot_be_stored_is_told_to_who_asked_and_harms_nobody_else(tmp_path: pathlib.Path) -> None:
+    store = await SqliteStore.open(tmp_path / "runs.db")
+    try:
+        bad, good, read = await asyncio.gather(
+            store.commit([Append("\ud800", 0, (b"x",))]),
+            store.commit([Append("a", 0, (b"x",))]),
+            store.read("\ud800"),
+            return_exceptions=True,
+        )
+        assert isinstance(bad, UnicodeEncodeError)
+        assert isinstance(read, UnicodeEncodeError)
+        assert good is None
+        assert await store.read("a") == [b"x"]
+        assert store.broken is None
+    finally:
+        await store.close()

@@ -1,0 +1,58 @@
+"""Runs that sleep until the tool servers that they need are connected, each for a limited time and holding no task.
+
+What tools a run has does not change because a server is away: it waits at first, and then goes on with the definitions
+that are known. Must not decide which servers a tool may be of: that is `toolbox`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from runtime.journal import Journal
+from runtime.toolbox import Toolbox
+
+
+class ToolWaits:
+    """`wake` lets a run do what is next; asked then, it may have to go on sleeping."""
+
+    def __init__(self, toolbox: Toolbox, wait_s: float, wake: Callable[[Journal], None]) -> None:
+        self._toolbox = toolbox
+        self._wait_s = wait_s
+        self._wake = wake
+        self._sleeping: dict[Journal, asyncio.TimerHandle] = {}
+        toolbox.on_up = self._on_up
+
+    def must_sleep(self, journal: Journal, tools: Collection[str] | None) -> bool:
+        """Whether the run has to wait for servers of these tools (None: of any), and sees to it that it is woken then.
+
+        A run waits for a server until `wait_s` after the server was lost, or after the run came, if that was later.
+        """
+        self._forget(journal)
+        left_s = {
+            server.name: self._wait_s - min(server.down_s, journal.open_s) for server in self._toolbox.absent(tools)
+        }
+        awaited = tuple(name for name, each_s in left_s.items() if each_s > 0)
+        journal.sleep_for(awaited)
+        if awaited:
+            timer = asyncio.get_running_loop().call_later(max(left_s.values()), self._on_up_or_late, journal)
+            self._sleeping[journal] = timer
+        return bool(awaited)
+
+    def close(self) -> None:
+        """Wakes nothing any more."""
+        for journal in tuple(self._sleeping):
+            self._forget(journal)
+
+    def _on_up(self) -> None:
+        for journal in tuple(self._sleeping):
+            self._on_up_or_late(journal)
+
+    def _on_up_or_late(self, journal: Journal) -> None:
+        self._forget(journal)
+        self._wake(journal)
+
+    def _forget(self, journal: Journal) -> None:
+        timer = self._sleeping.pop(journal, None)
+        if timer is not None:
+            timer.cancel()

@@ -1,0 +1,55 @@
+"""The runtime ends in time, whatever its tool servers do: in 5 s, and a second more for a loaded machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+import time
+
+import pytest
+
+from protos import runtime_pb2 as pb
+from tests.runtime.kills import client
+from tests.runtime.service_process import RuntimeProcess, running_runtime
+from tests.stack import ROOT
+
+LISTENS_TO_NOTHING = """
+import os, pathlib, signal, time
+from fakes.toolserver import main
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(os.environ["PID_FILE"]).write_text(str(os.getpid()))
+main(["--stdio"])
+while True:
+    time.sleep(1)
+"""
+"""A tool server that works, ignores SIGTERM, and stays when its input ends."""
+
+
+def stop_s(runtime: RuntimeProcess) -> float:
+    """Seconds that the runtime takes to end after SIGTERM."""
+    assert runtime.service is not None
+    began = time.monotonic()
+    assert runtime.service.stop() == 0
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("is_called", [False, True])
+def test_it_ends_in_5_s_with_a_child_that_listens_to_nothing(tmp_path: pathlib.Path, is_called: bool) -> None:
+    pid_file = tmp_path / "pid"
+    settings = {"PYTHONPATH": str(ROOT), "PID_FILE": str(pid_file), "LUFTPAUSE_TOOLS_NOTE_S": "60"}
+    with running_runtime(tmp_path, settings, begin=False) as runtime:
+        command = [sys.executable, "-c", LISTENS_TO_NOTHING]
+        (tmp_path / "tools.toml").write_text(
+            f'[[server]]\nname = "stubborn"\ncommand = {json.dumps(command)}\nenv = {json.dumps([*settings])}\n'
+        )
+        runtime.start()
+        with client(runtime) as runs:
+            if is_called:
+                handle = runs.Spawn(pb.SpawnRequest(task='CALL add_note {"text": "a"}')).handle
+                records = (told.WhichOneof("record") for told in runs.Watch(pb.RunsWatchRequest(handle=handle)))
+                assert "call_started" in records
+            assert stop_s(runtime) < 6.2
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid_file.read_text()), 0)
