@@ -20,7 +20,7 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from common.ids import Caller
-from scheduler.economy import FLIGHT_SHARE, KEPT_SHARE, keeping_pays
+from scheduler.economy import SHARE, best_way
 from scheduler.events import ReplicaProbed, RunClass
 from scheduler.parts import FITS_FROM, NO_PARTS, NOTHING, parts_of
 from scheduler.state import STARVES_AFTER, Replica
@@ -93,10 +93,10 @@ def obstacle(
     if replica.keeps:
         interactive = max(replica.interactive_tokens, replica.interactive_kept)
         in_use = interactive + replica.batch_tokens + expected_tokens(replica)
-        fits = resident or not replica.batch_tokens or in_use <= KEPT_SHARE * kv_tokens
+        fits = resident or not replica.batch_tokens or in_use <= SHARE[replica.way] * kv_tokens
         return None if fits else Obstacle.RUNS_KEPT
     in_use = replica.interactive_tokens + replica.batch_flight_tokens + expected_tokens(replica)
-    return None if not replica.batch_in_flight or in_use <= FLIGHT_SHARE * kv_tokens else Obstacle.CACHE_FULL
+    return None if not replica.batch_in_flight or in_use <= SHARE[replica.way] * kv_tokens else Obstacle.CACHE_FULL
 
 
 def owes_batch(replica: Replica) -> bool:
@@ -126,14 +126,13 @@ def probed(replica: Replica, probe: ReplicaProbed) -> Replica:
         limit=limit,
         capacity=min(limits, default=None),
         interactive_kept=interactive_kept,
-        keeps=keeping_pays(replica.economy, kv_tokens or 0, interactive_kept, keeps=replica.keeps),
+        way=best_way(replica.economy, kv_tokens or 0, interactive_kept, replica.way),
     )
 
 
 def parted(replica: Replica, batch_runs: Mapping[Caller, int]) -> Replica:
     """`replica` with its callers held to their parts; `batch_runs`: those at work of each of them."""
-    share = KEPT_SHARE if replica.keeps else FLIGHT_SHARE
-    tokens = share * (replica.kv_tokens or 0) - replica.interactive_kept
+    tokens = SHARE[replica.way] * (replica.kv_tokens or 0) - replica.interactive_kept
     return replace(replica, parts=parts_of(replica.takings, batch_runs, tokens) if replica.kv_tokens else NO_PARTS)
 
 

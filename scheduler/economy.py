@@ -1,15 +1,15 @@
 """What a replica's turns cost, and what follows: whether it pays to keep the prefixes of paused runs. Pure.
 
 A batch run that pauses leaves its prefix in the KV cache. Either the replica works on few runs and finds every prefix
-again (they are *kept*), or it works on as many turns as the cache holds and computes each prompt anew. Which gives
-more turns a second depends on the engine: where prefill is dear, keeping wins for everybody; where a step costs about
-the same for one request as for many, it leaves the engine half empty. Both are predicted from what was measured:
+again (they are *kept*), or on some more and finds many (*partly* kept), or it works on as many turns as the cache holds
+and computes each prompt *anew*. Which gives more turns a second depends on the engine: where prefill is dear, keeping
+wins for everybody; where a step costs about the same for one request as for many, it leaves the engine half empty. All
+are predicted from what was measured:
 
-- W, the time of a turn in the engine = (u·p + r·s(c)) ÷ (1 − X·u·p): u tokens to compute at p seconds each, r tokens
-  to generate at s(c) = s0 + s1·c seconds with c requests in flight, slowed by the prefills of the other turns, which
-  take X·u·p of each second at X turns a second.
-- kept: n runs alternate between a turn and a pause of z seconds, so X = n ÷ (z + W) and c = X·W, with u the tokens
-  that are new in a turn;
+- W, the time of a turn in the engine: r tokens to generate at s(c) = s0 + s1·c seconds with c requests in flight, and
+  the prefills of all that are in flight then, its own too, u tokens each at p seconds: W = r·s(c) + max(1, c)·u·p.
+- kept: n runs alternate between a turn and a pause of z seconds, so X = n ÷ (z + W) turns a second and c = X·W, with u
+  the tokens that are new in a turn, and a part of the others where more runs are kept than fit;
 - anew: always c in flight, so X = c ÷ W with u the whole prompt.
 
 n and c are what fits into the KV cache. Interactive runs take n_i ÷ (z + W) of either, more where turns are quick; what
@@ -18,6 +18,8 @@ simulator's floods; README.md shows them.
 """
 
 from __future__ import annotations
+
+from enum import IntEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,15 +34,26 @@ FIRST_TOKEN_UP = 0.02
 FIRST_TOKEN_DOWN = 0.5
 """How fast the cost of a prefilled token follows dearer and cheaper ones: near the least, which waited for nobody."""
 PREFILL_SHARE_MAX = 0.9
-KEPT_SHARE = 0.8
-"""Of the KV cache, for kept prefixes: the blocks of runs that ended are younger than those of runs that pause, so
-they stay until those would be lost."""
-FLIGHT_SHARE = 0.92
-"""Of the KV cache, for turns in flight and interactive runs: the rest is partly filled blocks and room to grow."""
 ROUNDS = 8
 """Of the iteration: it is within 1 % then."""
-SWITCH_GAIN = 1.1
-"""The other way must promise so many times the turns."""
+SWITCH_GAIN = 1.05
+"""Another way must promise so many times the turns."""
+
+
+class Way(IntEnum):
+    """What batch work does with a replica's KV cache; in the order of how quick it leaves interactive turns."""
+
+    KEPT = 0
+    PARTLY = 1
+    ANEW = 2
+
+
+SHARE = (0.8, 1.0, 0.92)
+"""Of the KV cache by way: for the prefixes of runs, where they are kept, beside those of interactive runs; with four
+fifths all are found again: the blocks of runs that ended are younger than those of runs that pause, so they stay until
+those would be lost. Anew: for turns in flight; the rest is partly filled blocks and room to grow."""
+FOUND = (0.9, 0.55, 0.0)
+"""Of a paused run's prefix by way: what is left when it comes back, as the simulator's engines have it."""
 
 
 class Economy(Struct, frozen=True, gc=False):
@@ -142,41 +155,41 @@ def with_pause(before: Economy, pause_s: float) -> Economy:
     return replace(before, pause_s=mean_s)
 
 
-def keeping_pays(economy: Economy, kv_tokens: int, interactive_tokens: float, *, keeps: bool) -> bool:
-    """Whether a replica with a KV cache of `kv_tokens`, of which interactive runs hold `interactive_tokens`, should
-    keep prefixes; `keeps`: it does so now."""
+def best_way(economy: Economy, kv_tokens: int, interactive_tokens: float, now: Way) -> Way:
+    """The way that leaves most for batch work on a replica with a KV cache of `kv_tokens`, of which interactive runs
+    hold `interactive_tokens`: the one it goes `now` unless another one promises clearly more."""
     unknown = economy.turns < TURNS_MIN or not (economy.prefill_s and economy.pause_s and economy.context_tokens)
     if unknown or not kv_tokens:
-        return keeps
-    kept, anew = predicted(economy, kv_tokens, interactive_tokens)
-    return kept * SWITCH_GAIN >= anew if keeps else kept > anew * SWITCH_GAIN
+        return now
+    rates = predicted(economy, kv_tokens, interactive_tokens)
+    best = max(Way, key=lambda way: rates[way])
+    return best if rates[best] > rates[now] * SWITCH_GAIN else now
 
 
-def predicted(economy: Economy, kv_tokens: int, interactive_tokens: float = 0.0) -> tuple[float, float]:
-    """Batch turns a second with prefixes kept, and with every prompt computed anew."""
-    fitting = kv_tokens / economy.context_tokens
+def predicted(economy: Economy, kv_tokens: int, interactive_tokens: float = 0.0) -> tuple[float, ...]:
+    """Batch turns a second, by way."""
     slope = 0.0
     if economy.variance > 0 and economy.in_flight > 0:
         slope = min(max(0.0, economy.covariance / economy.variance), economy.token_s / economy.in_flight)
-    base = economy.token_s - slope * economy.in_flight
-    decode = economy.completion_tokens
-    # Anew: X = c ÷ W(X) solved for X.
-    flying = max(1.0, fitting * FLIGHT_SHARE)
-    prefill = economy.prompt_tokens * economy.prefill_s
-    anew = flying / (prefill + decode * (base + slope * flying) + flying * prefill)
-    # Kept: X = n ÷ (z + W(X)), found by halving the way to it.
-    runs = max(1.0, fitting * KEPT_SHARE)
-    prefill = economy.fresh_tokens * economy.prefill_s
-    turn_s = prefill + decode * (base + slope)
-    kept = runs / (economy.pause_s + turn_s)
-    for _ in range(ROUNDS):
-        slowed = 1 - min(PREFILL_SHARE_MAX, kept * prefill)
-        turn_s = (prefill + decode * (base + slope * min(runs, kept * turn_s))) / slowed
-        kept = (kept + runs / (economy.pause_s + turn_s)) / 2
+    base, decode = economy.token_s - slope * economy.in_flight, economy.completion_tokens
+    fitting = kv_tokens / economy.context_tokens
     interactive = interactive_tokens / economy.context_tokens
-    kept_turn_s = max(0.0, runs / kept - economy.pause_s) if kept > 0 else 0.0
-    anew_turn_s = flying / anew
-    return (
-        max(0.0, kept - interactive / (economy.pause_s + kept_turn_s)),
-        max(0.0, anew - interactive / (economy.pause_s + anew_turn_s)),
-    )
+    rates = []
+    for way in Way:
+        most = max(1.0, fitting * SHARE[way])
+        computed = economy.prompt_tokens - FOUND[way] * (economy.prompt_tokens - economy.fresh_tokens)
+        pause_s = 0.0 if way is Way.ANEW else economy.pause_s
+        turn_s = _turn_s(most, pause_s, computed * economy.prefill_s, (decode * base, decode * slope))
+        rates.append(max(0.0, most / (pause_s + turn_s) - interactive / (economy.pause_s + turn_s)))
+    return tuple(rates)
+
+
+def _turn_s(most: float, pause_s: float, prefill_s: float, decode_s: tuple[float, float]) -> float:
+    """How long a turn takes where `most` alternate between one and a pause: W = d0 + d1·c + max(1, c)·prefill with
+    c = most·W ÷ (pause + W) in flight, found by halving the way to it; `decode_s` is d0 and d1."""
+    alone_s, each_s = decode_s
+    turn_s = alone_s + most * (each_s + prefill_s)
+    for _ in range(ROUNDS if pause_s else 0):
+        flying = max(1.0, most * turn_s / (pause_s + turn_s))
+        turn_s = (turn_s + alone_s + flying * (each_s + prefill_s)) / 2
+    return turn_s

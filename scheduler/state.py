@@ -20,7 +20,7 @@ from scheduler.budgets.forecast import Context
 from scheduler.budgets.ledger import Budget, Price, Reservation
 from scheduler.budgets.prediction import Histories, Need
 from scheduler.budgets.spend import Spends
-from scheduler.economy import NO_ECONOMY, Economy
+from scheduler.economy import NO_ECONOMY, Economy, Way
 from scheduler.effects import Effect
 from scheduler.events import Phase, Request, RunClass
 from scheduler.habits import Habit
@@ -115,8 +115,13 @@ class Replica(Struct, frozen=True, gc=False):
     parts: Parts = NO_PARTS
     """What some callers are held to of the cache, as of the last probe."""
     economy: Economy = NO_ECONOMY
-    keeps: bool = True
-    """Whether batch runs keep their prefixes here: then runs are admitted, else turns."""
+    way: Way = Way.KEPT
+    """What batch work does with the KV cache."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether batch runs keep their prefixes here: then runs are admitted, else turns."""
+        return self.way is not Way.ANEW
 
 
 class Run(Struct, frozen=True, gc=False):

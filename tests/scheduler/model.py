@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from scheduler.economy import TurnSeen, keeping_pays, with_pause, with_turn
+from scheduler.economy import TurnSeen, best_way, with_pause, with_turn
 from scheduler.effects import Effect, LogExpiry, PlaceTurn, Reason, RefuseTurn
 from scheduler.events import (
     Event,
@@ -272,7 +272,7 @@ class Model(Known):
         flying = sum(t.replica == r.name for t in self.turns.values())
         r.kv = event.kv_tokens or r.kv
         r.kept = max(r.kept * 0.8, self.resident(r, RunClass.INTERACTIVE))
-        r.keeps = keeping_pays(r.economy, r.kv or 0, r.kept, keeps=r.keeps)
+        r.way = best_way(r.economy, r.kv or 0, r.kept, r.way)
         r.parts = self.part(r)
         full = before is None or event.kv_usage is None or event.kv_usage >= 0.8
         waited, r.waiting = r.waiting, event.waiting

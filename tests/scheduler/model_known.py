@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 
 from common.ids import Caller, DataplaneId, ReplicaName, RunId, TurnId
 from scheduler import state as state_module
+from scheduler.economy import Way
 from scheduler.effects import Effect
 from scheduler.events import RunClass
 from scheduler.habits import Habit
 from tests.scheduler.model_records import Replica, Run, Turn
+
+SHARES = {Way.KEPT: 0.8, Way.PARTLY: 1.0, Way.ANEW: 0.92}
 
 
 @dataclass
@@ -57,7 +60,7 @@ class Known:
         count = {caller: sum(x.caller == caller for x in atwork) for caller in callers}
         if len(callers) < 2 or r.kv is None:
             return {}
-        equal = max(0.0, (0.8 if r.keeps else 0.92) * r.kv - r.kept) / len(callers)
+        equal = max(0.0, SHARES[r.way] * r.kv - r.kept) / len(callers)
         least = min(count.values())
         return {c: int(equal * 2 / 5 if least < 2 / 5 * n else equal) for c, n in count.items() if least < 2 / 3 * n}
 
@@ -81,18 +84,18 @@ class Known:
         if r.kv is None:
             return True
         kept = self.resident(r, RunClass.BATCH)
-        taken = self.taken(r, caller)[0 if r.keeps else 1]
+        taken = self.taken(r, caller)[r.way is Way.ANEW]
         parted = caller in r.parts and taken and taken + 2 / 3 * r.usual_tokens > r.parts[caller]
-        if parted and not (stays and r.keeps):
+        if parted and not (stays and r.way is not Way.ANEW):
             return False
-        if r.keeps:
+        if r.way is not Way.ANEW:
             return (
                 stays
                 or not kept
-                or max(r.kept, self.resident(r, RunClass.INTERACTIVE)) + kept + r.usual_tokens <= 0.8 * r.kv
+                or max(r.kept, self.resident(r, RunClass.INTERACTIVE)) + kept + r.usual_tokens <= SHARES[r.way] * r.kv
             )
         used = self.resident(r, RunClass.INTERACTIVE) + sum(t.tokens for t in batch)
-        return not batch or used + r.usual_tokens <= 0.92 * r.kv
+        return not batch or used + r.usual_tokens <= SHARES[r.way] * r.kv
 
     def load(self, r: Replica) -> tuple[int, int, str]:
         flying = sum(t.replica == r.name for t in self.turns.values())

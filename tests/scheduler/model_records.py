@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from common.ids import Caller, DataplaneId, ReplicaName, RunId
-from scheduler.economy import NO_ECONOMY, Economy
+from scheduler.economy import NO_ECONOMY, Economy, Way
 from scheduler.events import Request, RunClass
 
 
@@ -25,7 +25,7 @@ class Replica:
     kv: int | None = None
     kept: float = 0.0
     economy: Economy = NO_ECONOMY
-    keeps: bool = True
+    way: Way = Way.KEPT
     parts: dict[Caller, int] = field(default_factory=dict)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.economy import NO_ECONOMY, Economy, TurnSeen, keeping_pays, predicted, with_pause, with_turn
+from scheduler.economy import NO_ECONOMY, Economy, TurnSeen, Way, best_way, predicted, with_pause, with_turn
 
 KV_TOKENS = 16_384
 
@@ -23,40 +23,43 @@ def after_turns(prefill_s: float, token_s: float, gap_s: float, cached: int = 0)
 
 
 def test_where_prefill_is_dear_prefixes_are_kept() -> None:
-    assert keeping_pays(after_turns(240e-6, 60e-3, 0.65), KV_TOKENS, 0.0, keeps=False)
+    assert best_way(after_turns(240e-6, 60e-3, 0.65), KV_TOKENS, 0.0, Way.ANEW) is Way.KEPT
 
 
 def test_where_steps_cost_more_than_prefill_turns_fill_the_engine() -> None:
-    assert not keeping_pays(after_turns(40e-6, 14e-3, 0.2), KV_TOKENS, 0.0, keeps=True)
+    assert best_way(after_turns(40e-6, 14e-3, 0.2), KV_TOKENS, 0.0, Way.KEPT) is Way.ANEW
+
+
+def test_between_the_two_some_more_runs_are_kept_than_all_find_their_prefixes() -> None:
+    ways = [best_way(after_turns(p * 1e-6, 14e-3, 0.2), KV_TOKENS, 0.0, Way.ANEW) for p in range(40, 400, 10)]
+    assert ways == sorted(ways, reverse=True)
+    assert set(ways) == set(Way)
 
 
 def test_long_pauses_are_not_waited_for() -> None:
     economy = after_turns(240e-6, 60e-3, 0.65)
     for _ in range(500):
         economy = with_pause(economy, 60.0)
-    assert not keeping_pays(economy, KV_TOKENS, 0.0, keeps=True)
+    assert best_way(economy, KV_TOKENS, 0.0, Way.KEPT) is Way.ANEW
 
 
 def test_nothing_changes_before_a_few_turns_are_known() -> None:
     economy = with_turn(NO_ECONOMY, seen(1.0, 40e-6, 14e-3))
-    assert keeping_pays(economy, KV_TOKENS, 0.0, keeps=True)
-    assert not keeping_pays(economy, KV_TOKENS, 0.0, keeps=False)
+    assert all(best_way(economy, KV_TOKENS, 0.0, way) is way for way in Way)
 
 
 def test_a_close_call_changes_nothing() -> None:
     economies = [after_turns(prefill_s * 1e-6, 20e-3, 0.4) for prefill_s in range(20, 400, 5)]
-    ways = [tuple(keeping_pays(e, KV_TOKENS, 0.0, keeps=keeps) for keeps in (True, False)) for e in economies]
-    assert (True, False) in ways, "between the two there is a range where either is left as it is"
-    assert (False, True) not in ways
+    ways = [tuple(best_way(e, KV_TOKENS, 0.0, way) for way in (Way.KEPT, Way.ANEW)) for e in economies]
+    assert any(kept < anew for kept, anew in ways), "between two ways there is a range where either is left as it is"
+    assert all(kept <= anew for kept, anew in ways)
 
 
 @pytest.mark.parametrize(("prefill_s", "token_s"), [(0.0, 0.01), (1e-3, 0.0), (1e-9, 1e-9), (10.0, 10.0)])
 def test_absurd_costs_give_a_number(prefill_s: float, token_s: float) -> None:
     economy = after_turns(prefill_s, token_s, 0.1)
     if economy.prefill_s:
-        kept, anew = predicted(economy, KV_TOKENS)
-        assert 0 <= kept < 1e9
-        assert 0 <= anew < 1e12
+        assert all(0 <= rate < 1e12 for rate in predicted(economy, KV_TOKENS))
 
 
 def test_the_price_of_prefill_is_that_of_turns_that_waited_for_nobody() -> None:
