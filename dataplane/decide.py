@@ -28,6 +28,8 @@ KNOWN_S = 2.0
 """How long the list of replicas is believed: as long as the scheduler itself believes its probes."""
 REPLICAS_S_MAX = 5.0
 """How long the scheduler may take to tell it."""
+MODELS_WITHIN_S = 60.0
+"""How long replicas may take to tell their models; the scheduler waits as long for them with turns that name theirs."""
 
 
 def _classify(endpoint: Endpoint) -> bytes:
@@ -89,7 +91,9 @@ class Decisions:
         return await whole_turn.perform(self._proxy, turn, _classify, body, trace)
 
     async def _default_model(self, kind: turn_pb2.ReplicaKind.ValueType) -> str | errors.ApiError:
-        """The first model of a healthy replica of `kind`, else of any. Waits while it is not known, as a held turn."""
+        """The first model of a healthy replica of `kind`, else of any. Waits while it is not known, as a held turn, and
+        no longer than replicas may take to tell it once the scheduler tells of them."""
+        told_by = None
         while True:
             await self._look()
             able = [each for each in self._replicas or () if each.kind == kind]
@@ -98,6 +102,10 @@ class Decisions:
                 return models[0][1]
             if self._replicas is not None and not able:
                 return errors.no_replica(kind == turn_pb2.REPLICA_KIND_ONE_SHOT)
+            if self._replicas is not None:
+                told_by = told_by or time.monotonic() + MODELS_WITHIN_S
+                if time.monotonic() >= told_by:
+                    return errors.models_unknown(each.name for each in able)
             await asyncio.sleep(RECONNECT_S)
 
     async def _look(self) -> None:

@@ -6,6 +6,7 @@ Every error answer of the dataplane is an `ApiError`; outcome to status is decid
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -115,6 +116,11 @@ def no_replica(one_shot: bool) -> ApiError:
     else:
         problem = "model: no generative replica is in the pool"
     return ApiError(404, problem, "model_not_found")
+
+
+def models_unknown(replicas: Iterable[str]) -> ApiError:
+    """503: a decision names no model, and those that could answer it never told theirs."""
+    return ApiError(503, f"model: these replicas never told their models: {', '.join(replicas)}", "models_unknown")
 
 
 def run_of_other_caller(run_id: str) -> ApiError:

@@ -210,6 +210,17 @@ async def test_while_the_models_are_not_known_it_waits_as_if_held(running: Rig) 
     assert (await client.response()).json["model"] == "late"
 
 
+async def test_models_that_are_never_told_are_not_waited_for_for_ever(
+    running: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dataplane.decide.MODELS_WITHIN_S", 0.1)
+    running.scheduler.classifiers = {"c": []}
+    response = await running.ask(decide(CLASSIFY))
+    assert response.status == 503
+    assert response.json["error"]["code"] == "models_unknown"
+    assert response.error == "model: these replicas never told their models: c"
+
+
 async def test_a_healthy_replica_is_preferred_where_no_model_is_named(running: Rig) -> None:
     running.scheduler.classifiers = {"a": ["ill"], "c": ["well"]}
     running.scheduler.healthy = {"c"}
