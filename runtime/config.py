@@ -38,7 +38,7 @@ class RuntimeConfig(ServiceConfig):
         default=60.0,
         ge=0,
         description="Longest time that a run waits for a tool server that is not connected, in seconds, counted from "
-        "its loss or from the run's start if that was later; then it goes on without",
+        "its loss, or from the start of a run that names its tools if that was later; then it goes on without",
     )
     keep_s: float = Field(
         default=30 * 86_400.0,

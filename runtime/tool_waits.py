@@ -26,12 +26,14 @@ class ToolWaits:
     def must_sleep(self, journal: Journal, tools: Collection[str] | None) -> bool:
         """Whether the run has to wait for servers of these tools (None: of any), and sees to it that it is woken then.
 
-        A run waits for a server until `wait_s` after the server was lost, or after the run came, if that was later.
+        A run waits for a server until `wait_s` after the server was lost, or after the run came, if that was later and
+        the run names its tools: others would all wait for one server that does not come back.
         """
         self._forget(journal)
-        left_s = {
-            server.name: self._wait_s - min(server.down_s, journal.open_s) for server in self._toolbox.absent(tools)
-        }
+        left_s = {}
+        for server in self._toolbox.absent(tools):
+            waited_s = server.down_s if tools is None else min(server.down_s, journal.open_s)
+            left_s[server.name] = self._wait_s - waited_s
         awaited = tuple(name for name, each_s in left_s.items() if each_s > 0)
         journal.sleep_for(awaited)
         if awaited:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
 import time
 from typing import Any
@@ -92,6 +93,15 @@ async def test_servers_of_other_tools_are_not_waited_for(r: Rig) -> None:
     await away(r, is_known=True)
     run = await r.settled(await r.spawn("x", max_tool_calls=0))
     assert (run.state, run.missing_servers) == ("Completed", ())
+
+
+async def test_only_a_run_that_names_its_tools_waits_for_a_server_that_was_lost_long_ago(r: Rig) -> None:
+    await away(r, is_known=True, wait_s=2.0)
+    await asyncio.sleep(2.1)
+    named = await r.spawn("x", tools=("lookup",))
+    assert (await r.settled(await r.spawn("x"))).state == "Completed"
+    await r.until(named, "Sleeping")
+    assert (await r.settled(named)).state == "Completed"
 
 
 async def test_a_tool_that_its_server_turns_out_not_to_have_fails_the_run(r: Rig) -> None:
