@@ -10,7 +10,7 @@ import base64
 import binascii
 import hmac
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 import grpc
@@ -88,17 +88,16 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Method | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Method | None:
-        """Passes the call on, or replaces it by one of the same arity that refuses."""
-        method = await continuation(handler_call_details)
+        """Passes the call on, or has it refused before any of its messages is read."""
         name = handler_call_details.method
         if name.startswith(_OPEN_METHODS):
-            return method
+            return await continuation(handler_call_details)
         grant = self._guard.admit(_authorization(handler_call_details.invocation_metadata))
         if grant is None:
-            return _refusing(method, grpc.StatusCode.UNAUTHENTICATED, UNAUTHENTICATED)
+            return _refusing(grpc.StatusCode.UNAUTHENTICATED, UNAUTHENTICATED)
         if grant.is_bound and name not in self._callers_own and not name.startswith(_SHARED_METHODS):
-            return _refusing(method, grpc.StatusCode.PERMISSION_DENIED, NOT_BOUND)
-        return method
+            return _refusing(grpc.StatusCode.PERMISSION_DENIED, NOT_BOUND)
+        return await continuation(handler_call_details)
 
 
 def _password(credentials: bytes) -> bytes:
@@ -115,21 +114,10 @@ def _authorization(metadata: Any) -> str | bytes | None:
     return values[0] if len(values) == 1 else None
 
 
-def _refusing(method: Method | None, code: grpc.StatusCode, problem: str) -> Method:
-    async def refuse(_request: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+def _refusing(code: grpc.StatusCode, problem: str) -> Method:
+    """Refuses a call of any arity. As a stream, since gRPC then reads no message before it is asked for one."""
+
+    async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await context.abort(code, problem)
 
-    async def refuse_stream(request: object, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        await refuse(request, context)
-        nothing: tuple[Any, ...] = ()
-        for item in nothing:
-            yield item
-
-    streams_in, streams_out = (method.request_streaming, method.response_streaming) if method else (False, False)
-    if streams_in and streams_out:
-        return grpc.stream_stream_rpc_method_handler(refuse_stream)
-    if streams_in:
-        return grpc.stream_unary_rpc_method_handler(refuse)
-    if streams_out:
-        return grpc.unary_stream_rpc_method_handler(refuse_stream)
-    return grpc.unary_unary_rpc_method_handler(refuse)
+    return grpc.stream_stream_rpc_method_handler(refuse)

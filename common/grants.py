@@ -23,7 +23,8 @@ class Grant:
 
     @property
     def is_bound(self) -> bool:
-        """Whether it is a caller's own: it then sees and touches nothing of others, nor the service as a whole."""
+        """Whether it allows less than everything. It then sees and touches nothing of the service as a whole, and, if
+        it has a caller, nothing of other callers; without one it speaks for any caller, so it sees the runs of all."""
         return self.caller is not None or self.classes != CLASSES
 
     def caller_of(self, named: Caller) -> Caller:

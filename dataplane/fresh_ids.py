@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
 from collections.abc import Callable
 
 
 def id_source(prefix: str) -> Callable[[], str]:
-    """A source of ids that no other process makes: `prefix`, 64 random bits, a counter."""
-    stem = f"{prefix}-{secrets.token_hex(8)}-"
-    numbers = itertools.count(1)
-    return lambda: stem + str(next(numbers))
+    """A source of ids that nobody else makes: `prefix` and 128 random bits, drawn for each, since who sees one id, as
+    callers do in answers, must not know the next, which he could take before it is used."""
+    return lambda: f"{prefix}-{secrets.token_hex(16)}"

@@ -106,7 +106,7 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     REFUSAL_REASON_UNKNOWN_MODEL: _RefusalReason.ValueType  # 1
     """No replica of the wanted kind serves the model (HTTP 404)."""
     REFUSAL_REASON_RUN_OF_OTHER_CALLER: _RefusalReason.ValueType  # 2
-    """The run id belongs to another caller (HTTP 409)."""
+    """The run id belongs to another caller, or the turn id to another caller or dataplane (HTTP 409)."""
     REFUSAL_REASON_INVALID: _RefusalReason.ValueType  # 3
     """The message breaks this contract (HTTP 400)."""
     REFUSAL_REASON_NOT_SOON: _RefusalReason.ValueType  # 4
@@ -130,7 +130,7 @@ REFUSAL_REASON_UNSPECIFIED: RefusalReason.ValueType  # 0
 REFUSAL_REASON_UNKNOWN_MODEL: RefusalReason.ValueType  # 1
 """No replica of the wanted kind serves the model (HTTP 404)."""
 REFUSAL_REASON_RUN_OF_OTHER_CALLER: RefusalReason.ValueType  # 2
-"""The run id belongs to another caller (HTTP 409)."""
+"""The run id belongs to another caller, or the turn id to another caller or dataplane (HTTP 409)."""
 REFUSAL_REASON_INVALID: RefusalReason.ValueType  # 3
 """The message breaks this contract (HTTP 400)."""
 REFUSAL_REASON_NOT_SOON: RefusalReason.ValueType  # 4

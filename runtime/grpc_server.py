@@ -16,6 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from common.auth import Guard, TokenInterceptor
+from common.grpc_options import message_options
 from common.tls import PLAIN, Tls
 from common.trace_context import usable
 from protos import runtime_pb2 as pb
@@ -52,8 +53,7 @@ BUNDLE_BYTES_MAX = MESSAGE_BYTES_MAX - 1024
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),  # else a second runtime would share the port unnoticed
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    *message_options(MESSAGE_BYTES_MAX),
 )
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -117,6 +117,7 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
             access = self._access(context)
             if request.after:
                 self._runtime.tree.get("after", request.after)
+                access.check("after", [request.after])
             found = [
                 journal.run
                 for journal in self._runtime.tree.after(request.after)

@@ -74,7 +74,11 @@ class TurnAbandoned(Struct, frozen=True, gc=False):
     """The client left before it saw a placement. If the turn was placed meanwhile, its slot is freed."""
 
     at: float
+    dataplane: DataplaneId
+    """Who asked for the turn; another's is left alone."""
     turn_id: TurnId
+    caller: Caller | None = None
+    """Whose turn it was to be, which then is no other caller's; None: not told."""
 
 
 class TurnStarted(Struct, frozen=True, gc=False):

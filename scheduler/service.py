@@ -15,6 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from common.auth import Guard, TokenInterceptor
+from common.grpc_options import message_options
 from common.ids import ID_SHAPE, RunId, cut_caller, is_id
 from common.tls import PLAIN, Tls
 from protos import scheduler_pb2, scheduler_pb2_grpc
@@ -31,7 +32,7 @@ from protos.scheduler_pb2 import (
     WatchRequest,
     WatchResponse,
 )
-from scheduler import bound, wire
+from scheduler import wire
 from scheduler.budgets.forecast import STEPS_MAX
 from scheduler.events import DataplaneResynced
 from scheduler.host import Host
@@ -41,10 +42,10 @@ from scheduler.streams import Dispatch
 from scheduler.unary import UnaryAdmissions
 
 SERVICE_NAME = scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"].full_name
-CALLERS_OWN = frozenset(f"/{SERVICE_NAME}/{method}" for method in ("Admit", "Report"))
-"""What a bound token is let do; all else speaks for every caller, or tells of every one."""
-MESSAGE_BYTES_MAX = 64 * 1024 * 1024
-"""A resync's part, or a batch after an outage, may be large."""
+CALLERS_OWN: frozenset[str] = frozenset()
+"""What a bound token is let do: nothing. Who admits and reports is believed about engines, which all callers share."""
+MESSAGE_BYTES_MAX = 32 * 1024 * 1024
+"""A resync's part, or a batch after an outage, may be large; a dataplane sends no larger ones."""
 FORECAST_STEPS = 10
 WATCH_INTERVAL_MS = 2_000
 WATCH_INTERVAL_MS_MIN = 100
@@ -52,8 +53,7 @@ WATCH_INTERVAL_MS_MAX = 24 * 3600 * 1000
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),  # else a second scheduler would share the port unnoticed
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    *message_options(MESSAGE_BYTES_MAX),
     # A dataplane that vanished without a word is noticed within 15 s, when its turns in flight begin to wait for it.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -69,19 +69,13 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
     """The methods of `scheduler.proto`, by its names."""
 
-    def __init__(self, host: Host, guard: Guard) -> None:
+    def __init__(self, host: Host) -> None:
         self._host = host
-        self._guard = guard
         self._dispatch = Dispatch(host)
         self._admissions = UnaryAdmissions(host)
 
     async def Admit(self, request: AdmitRequest, context: Context) -> AdmitResponse:  # noqa: N802
-        """INVALID_ARGUMENT for a turn that breaks the contract, PERMISSION_DENIED for one that the token forbids."""
-        grant = self._guard.admit_call(context)
-        if grant.is_bound:
-            forbidden = bound.bind(request.turn, grant)
-            if forbidden is not None:
-                await context.abort(grpc.StatusCode.PERMISSION_DENIED, forbidden.message)
+        """INVALID_ARGUMENT for a turn that breaks the contract."""
         asked = wire.read_turn(request.turn)
         if isinstance(asked, wire.Fault):
             await self._refuse(context, f"turn.{asked.message}")
@@ -91,17 +85,12 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
     async def Report(  # noqa: N802
         self, request_iterator: AsyncIterator[ReportRequest], context: Context
     ) -> ReportResponse:
-        """INVALID_ARGUMENT at the first report that breaks the contract, PERMISSION_DENIED at the first on a turn that
-        is not the token's caller's; those before it stay taken."""
-        grant = self._guard.admit_call(context)
+        """INVALID_ARGUMENT at the first report that breaks the contract; those before it stay taken."""
         taken = 0
         async for request in request_iterator:
             event = wire.read_report(request.report, self._host.now())
             if isinstance(event, wire.Fault):
                 await self._refuse(context, f"report {taken + 1}: {event.message}")
-            if not bound.may_report(self._host.state, event, grant):
-                problem = f"report {taken + 1}: expected a turn or run of '{grant.caller}', whose the token is"
-                await context.abort(grpc.StatusCode.PERMISSION_DENIED, problem)
             self._host.tell((event,))
             taken += 1
         return ReportResponse(taken=taken)
@@ -171,7 +160,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
 async def start(host: Host, address: str, guard: Guard, tls: Tls = PLAIN) -> tuple[grpc.aio.Server, int]:
     """Starts the gRPC server on `address` (host:port) and returns it and its port. Raises RuntimeError if it cannot."""
     server = grpc.aio.server(interceptors=(TokenInterceptor(guard, CALLERS_OWN),), options=_OPTIONS)
-    scheduler_pb2_grpc.add_SchedulerServicer_to_server(SchedulerService(host, guard), server)
+    scheduler_pb2_grpc.add_SchedulerServicer_to_server(SchedulerService(host), server)
     serving = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(serving, server)
     reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)

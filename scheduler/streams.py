@@ -286,7 +286,7 @@ class Stream:
             turn_id = wire.read_turn_id(text)
             if turn_id is not None:
                 self._traceparents.pop(turn_id, None)
-                events.append(TurnAbandoned(at, turn_id))
+                events.append(TurnAbandoned(at, dataplane, turn_id))
         if request.renewals:
             known = tuple(turn_id for text in request.renewals if (turn_id := wire.read_turn_id(text)) is not None)
             events.append(TurnsRenewed(at, known))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from common.ids import DataplaneId, TurnId
 from scheduler import limited
 from scheduler.budgets.forecast import grown
 from scheduler.economy import TurnSeen, with_turn
@@ -135,7 +136,7 @@ def failed(draft: Draft, event: TurnFailed) -> None:
 def abandoned(draft: Draft, event: TurnAbandoned) -> None:
     """Forgets a held turn, or frees the slot of one that was placed meanwhile; the run is idle."""
     turn = draft.turns.get(event.turn_id)
-    if turn is None:
+    if turn is None or turn.dataplane != event.dataplane or event.caller not in (None, turn.request.caller):
         return
     if turn.replica is not None:
         leave_flight(draft, turn)
@@ -253,9 +254,15 @@ def _why_unserved(draft: Draft, request: Request) -> tuple[Reason, str]:
 
 
 def _arrived_again(draft: Draft, turn: Turn, event: TurnArrived) -> None:
-    """The same turn id is the same turn: a placement is told again, a held turn goes on waiting, for this dataplane."""
-    if turn.dataplane != event.dataplane:
-        turn = replace(turn, dataplane=event.dataplane)
-        draft.turns = draft.turns.set(turn.request.turn_id, turn)
-    if turn.replica is not None:
+    """The same turn id of the same caller and dataplane is the same turn: a placement is told again, a held turn goes
+    on waiting. Anybody else's is refused, or he would learn of a turn that is not his, and take its answer."""
+    if (turn.dataplane, turn.request.caller) != (event.dataplane, event.request.caller):
+        draft.effects.append(refuse_foreign(event.dataplane, turn.request.turn_id))
+    elif turn.replica is not None:
         draft.effects.append(placement(turn))
+
+
+def refuse_foreign(dataplane: DataplaneId, turn_id: TurnId) -> RefuseTurn:
+    """Refuses a turn whose id is that of a turn of another caller or dataplane."""
+    message = f"turn '{turn_id}' belongs to another caller or dataplane"
+    return RefuseTurn(dataplane, turn_id, Reason.RUN_OF_OTHER_CALLER, message)

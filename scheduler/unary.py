@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from common.ids import DataplaneId, TurnId
+from common.ids import Caller, DataplaneId, TurnId
 from protos.scheduler_pb2 import AdmitResponse
 from scheduler import admit_span, wire
 from scheduler.effects import PlaceTurn, RefuseTurn, TellRunEnded
 from scheduler.events import Request, RunEnded, TurnAbandoned, TurnArrived
 from scheduler.host import Host
+from scheduler.turns import refuse_foreign
 
 UNARY = DataplaneId("(unary)")
 """No id that a dataplane could have."""
@@ -24,6 +25,7 @@ UNARY = DataplaneId("(unary)")
 class _Waiting:
     """The calls that wait for one turn."""
 
+    caller: Caller
     traceparent: str
     answer: asyncio.Future[AdmitResponse] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     calls: int = 0
@@ -39,17 +41,19 @@ class UnaryAdmissions:
 
     async def admit(self, asked: Request, held_s: float, traceparent: str) -> AdmitResponse:
         """The turn's placement or refusal, however long that takes. Cancelled, it abandons the turn."""
-        turn_id = asked.turn_id
+        turn_id, caller = asked.turn_id, asked.caller
         waiting = self._waiting.get(turn_id)
         if waiting is None or waiting.answer.done():
-            waiting = self._waiting[turn_id] = _Waiting(traceparent)
+            waiting = self._waiting[turn_id] = _Waiting(caller, traceparent)
+        elif waiting.caller != caller:  # the core would say so too, but to the calls that wait
+            return _refusal(refuse_foreign(UNARY, turn_id), traceparent)
         waiting.calls += 1
         try:
             self._host.tell((TurnArrived(self._host.now(), UNARY, asked, held_s),))
             return await asyncio.shield(waiting.answer)
         except asyncio.CancelledError:
             if waiting.calls == 1:
-                self._host.tell((TurnAbandoned(self._host.now(), turn_id),))
+                self._host.tell((TurnAbandoned(self._host.now(), UNARY, turn_id, caller),))
             raise
         finally:
             waiting.calls -= 1
@@ -70,15 +74,16 @@ class UnaryAdmissions:
         """See `host.Outlet`."""
         waiting = self._waiting.get(effect.turn_id)
         if waiting is not None and not waiting.answer.done():
-            response = AdmitResponse()
-            refusal = response.refusal
-            traceparent, after_s = waiting.traceparent, effect.retry_after_s
-            wire.write_refusal(
-                refusal, effect.turn_id, effect.reason, effect.message, traceparent, retry_after_s=after_s
-            )
-            if traceparent and self._host.tracer is not None:
-                admit_span.refused(self._host.tracer, effect, traceparent)
-            waiting.answer.set_result(response)
+            if waiting.traceparent and self._host.tracer is not None:
+                admit_span.refused(self._host.tracer, effect, waiting.traceparent)
+            waiting.answer.set_result(_refusal(effect, waiting.traceparent))
 
     def end_run(self, event: RunEnded | TellRunEnded) -> None:
         """Nobody here remembers runs."""
+
+
+def _refusal(effect: RefuseTurn, traceparent: str) -> AdmitResponse:
+    response = AdmitResponse()
+    reason, message, after_s = effect.reason, effect.message, effect.retry_after_s
+    wire.write_refusal(response.refusal, effect.turn_id, reason, message, traceparent, retry_after_s=after_s)
+    return response

@@ -48,3 +48,9 @@ def test_new_ids_are_well_formed_and_differ() -> None:
     ids = [source() for source in sources for _ in range(100)]
     assert len(set(ids)) == 200
     assert all(map(is_id, ids))
+
+
+def test_a_new_id_tells_nothing_of_the_next() -> None:
+    first, second = (source() for source in [id_source("turn")] * 2)
+    alike = sum(a == b for a, b in zip(first.removeprefix("turn-"), second.removeprefix("turn-"), strict=True))
+    assert alike < 16  # of 32 hexadecimal digits; by chance, once in 10^11

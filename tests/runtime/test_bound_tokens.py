@@ -12,6 +12,7 @@ import pytest
 from common.auth import bearer_metadata
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc
+from protos.turn_pb2 import RUN_CLASS_BATCH
 from tests.runtime.service_process import RuntimeProcess, running_runtime
 from tests.runtime.test_mcp import call, connected, error
 
@@ -26,6 +27,11 @@ name = "bob"
 secret_env = "BOB_TOKEN"
 caller = "bob"
 classes = ["batch"]
+
+[[token]]
+name = "nightly"
+secret_env = "NIGHTLY_TOKEN"
+classes = ["batch"]
 """
 
 
@@ -38,6 +44,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeProcess
         "LUFTPAUSE_TOKENS": str(folder / "tokens.toml"),
         "ALICE_TOKEN": "of-alice",
         "BOB_TOKEN": "of-bob",
+        "NIGHTLY_TOKEN": "of-nightly",
     }
     with running_runtime(folder, settings) as made:
         yield made
@@ -108,6 +115,7 @@ async def test_grpc_clients_see_and_touch_their_own_runs_only(runtime: RuntimePr
                 stub.Cancel(pb.CancelRequest(handle=handle), **bob),
                 stub.Approve(pb.ApproveRequest(handle=handle), **bob),
                 stub.Fork(pb.ForkRequest(handle=handle), **bob),
+                stub.List(pb.ListRequest(after=handle), **bob),
                 stub.Spawn(pb.SpawnRequest(task="hello", parent=handle), **bob),
             ),
             grpc.StatusCode.PERMISSION_DENIED: (
@@ -119,6 +127,20 @@ async def test_grpc_clients_see_and_touch_their_own_runs_only(runtime: RuntimePr
         for code, refused in calls.items():
             for each in refused:
                 assert await each.code() is code
+
+
+async def test_a_token_without_a_caller_speaks_for_any_in_its_classes(runtime: RuntimeProcess) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{runtime.grpc_port}") as channel:
+        make: Any = runtime_pb2_grpc.RunsStub
+        stub = make(channel)
+        alice, nightly = ({"metadata": bearer_metadata(token)} for token in ("of-alice", "of-nightly"))
+        handle = (await stub.Spawn(pb.SpawnRequest(task="hello"), **alice)).handle
+        assert (await stub.Get(pb.GetRequest(handle=handle), **nightly)).run.handle == handle
+        own = (await stub.Spawn(pb.SpawnRequest(task="hello", caller="alice"), **nightly)).handle
+        listed = (await stub.List(pb.ListRequest(after=handle), **nightly)).runs
+        run = {run.handle: run for run in listed}[own]
+        assert (run.caller, run.service_class) == ("alice", RUN_CLASS_BATCH)
+        assert await stub.Export(pb.ExportRequest(handle=handle), **nightly).code() is grpc.StatusCode.PERMISSION_DENIED
 
 
 async def test_the_whole_status_is_not_for_a_bound_token(runtime: RuntimeProcess) -> None:

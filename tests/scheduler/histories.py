@@ -84,7 +84,8 @@ class History:
         match kind:
             case "again" if known:
                 turn = state.turns[chance.choice(known)]
-                return TurnArrived(at, chance.choice(DATAPLANES), turn.request)
+                dataplane = turn.dataplane if chance.random() < 0.8 else chance.choice(DATAPLANES)
+                return TurnArrived(at, dataplane, turn.request)
             case "start":
                 return TurnStarted(at, turn_id)
             case "first":
@@ -99,7 +100,9 @@ class History:
             case "fail":
                 return TurnFailed(at, turn_id)
             case "abandon":
-                return TurnAbandoned(at, chance.choice(known) if known else turn_id)
+                turn_id = chance.choice(known) if known else turn_id
+                dataplane = state.turns[turn_id].dataplane if known and chance.random() < 0.9 else DATAPLANES[0]
+                return TurnAbandoned(at, dataplane, turn_id, chance.choice((None, None, None, Caller("z"))))
             case "renew":
                 return TurnsRenewed(at, tuple(flying[:2]))
             case "over":

@@ -59,7 +59,8 @@ class Model(Known):
                     self.leave(turn, False, 0)
             case TurnAbandoned():
                 known = self.turns.get(event.turn_id)
-                if known:
+                mine = known and known.dataplane == event.dataplane
+                if known and mine and event.caller in (None, known.request.caller):
                     self.leave(known, False, 0) if known.replica else self.unhold(known, False)
             case RunEnded():
                 run = self.runs.get(event.run_id)
@@ -100,8 +101,10 @@ class Model(Known):
         request = event.request
         known = self.turns.get(request.turn_id)
         if known:
-            known.dataplane = event.dataplane
-            if known.replica:
+            if (known.dataplane, known.request.caller) != (event.dataplane, request.caller):
+                text = f"turn '{request.turn_id}' belongs to another caller or dataplane"
+                self.effects.append(RefuseTurn(event.dataplane, request.turn_id, Reason.RUN_OF_OTHER_CALLER, text))
+            elif known.replica:
                 self.tell(known)
             return
         run = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from common.ids import Caller, DataplaneId, Model, RunId, TurnId
 from scheduler import core
@@ -17,6 +18,7 @@ from scheduler.events import (
     RunEnded,
     StreamLost,
     TurnAbandoned,
+    TurnArrived,
     TurnFailed,
     TurnsRenewed,
 )
@@ -75,14 +77,14 @@ def test_a_tool_call_id_is_forgotten_after_half_an_hour() -> None:
     assert not story.state.tool_call_minutes
 
 
-@pytest.mark.parametrize("end", [TurnFailed, TurnAbandoned])
+@pytest.mark.parametrize("end", [TurnFailed(0.0, TurnId("one")), TurnAbandoned(0.0, DATAPLANE, TurnId("one"))])
 def test_a_turn_that_comes_to_nothing_frees_its_slot_and_leaves_its_run_idle(
-    end: type[TurnFailed] | type[TurnAbandoned],
+    end: TurnFailed | TurnAbandoned,
 ) -> None:
     story = Story(replica("a", max_in_flight=1))
     story.arrive("one", "r")
     story.arrive("next", "q")
-    assert placed(story.tell(end(story.at, TurnId("one")))) == ["next@a"]
+    assert placed(story.tell(replace(end, at=story.at))) == ["next@a"]
     assert story.state.runs[RunId("r")].phase is Phase.IDLE
 
 
@@ -90,7 +92,7 @@ def test_a_client_that_leaves_while_held_leaves_nothing_behind() -> None:
     story = Story(replica("a", max_in_flight=1))
     story.arrive("one", "r")
     story.arrive("two", "q")
-    story.tell(TurnAbandoned(story.at, TurnId("two")))
+    story.tell(TurnAbandoned(story.at, DATAPLANE, TurnId("two")))
     assert story.end("one") == []
     assert not story.state.turns
     assert story.state.held == (0, 0)
@@ -100,6 +102,24 @@ def test_the_same_turn_again_is_answered_with_the_same_placement() -> None:
     story = Story(replica("a"))
     first = story.arrive("one", "r")
     assert story.arrive("one", "r") == first
+
+
+@pytest.mark.parametrize("in_flight", [True, False])
+@pytest.mark.parametrize(("dataplane", "caller"), [(DATAPLANE, "y"), (DataplaneId("other"), "x")])
+def test_the_turn_id_of_another_caller_or_dataplane_is_refused_and_the_turn_stays(
+    dataplane: DataplaneId, caller: str, in_flight: bool
+) -> None:
+    story = Story(replica("a", max_in_flight=1))
+    if not in_flight:
+        story.arrive("first", "q", caller="x")
+    story.arrive("one", "r", caller="x")
+    before = story.state.turns[TurnId("one")]
+    request = replace(before.request, caller=Caller(caller))
+    (refusal,) = story.tell(TurnArrived(story.at, dataplane, request))
+    assert isinstance(refusal, RefuseTurn)
+    assert (refusal.dataplane, refusal.reason) == (dataplane, Reason.RUN_OF_OTHER_CALLER)
+    assert story.tell(TurnAbandoned(story.at, dataplane, TurnId("one"), Caller(caller))) == ()
+    assert story.state.turns[TurnId("one")] == before
 
 
 def test_a_turn_that_nobody_reports_is_dropped_after_ten_minutes() -> None:

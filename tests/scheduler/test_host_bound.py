@@ -11,13 +11,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from common.auth import Guard, bearer_metadata
+from common.auth import NOT_BOUND, Guard, bearer_metadata
 from common.grants import Grant
-from common.ids import Caller, TurnId
-from protos import turn_pb2
-from protos.scheduler_pb2 import AdmitRequest, ReportRequest, WatchRequest
+from common.ids import Caller
+from protos.scheduler_pb2 import AdmitRequest, ForecastRequest, ReportRequest, WatchRequest
 from scheduler import http
-from scheduler.events import RunClass
 from tests.scheduler.running_host import B, RunningHost, report, running_host, turn
 
 ALICE = bearer_metadata("of-alice")
@@ -36,53 +34,22 @@ async def code_of(call: Any) -> tuple[grpc.StatusCode, str]:
     return await call.code(), await call.details()
 
 
-async def test_an_admission_gets_the_caller_and_class_of_its_token(running: RunningHost) -> None:
-    await running.stub.Admit(AdmitRequest(turn=turn("t1")), metadata=ALICE)
-    await running.stub.Admit(AdmitRequest(turn=turn("t2", caller="bob")), metadata=NIGHTLY)
-    turns = running.host.state.turns
-    asked = [turns[TurnId(name)].request for name in ("t1", "t2")]
-    assert [(each.caller, each.run_class) for each in asked] == [
-        ("alice", RunClass.INTERACTIVE),
-        ("bob", RunClass.BATCH),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("fields", "metadata", "said"),
-    [
-        ({"caller": "bob"}, ALICE, "turn.caller: expected 'alice' or nothing"),
-        ({"run_class": turn_pb2.RUN_CLASS_INTERACTIVE}, NIGHTLY, "turn.run_class: expected batch"),
-    ],
-)
-async def test_an_admission_that_the_token_forbids_is_denied(
-    running: RunningHost, fields: dict[str, Any], metadata: Any, said: str
-) -> None:
-    code, details = await code_of(running.stub.Admit(AdmitRequest(turn=turn("t", **fields)), metadata=metadata))
-    assert code is grpc.StatusCode.PERMISSION_DENIED
-    assert details.startswith(said)
-
-
-async def test_reports_are_taken_of_the_tokens_own_turns_and_runs_only(running: RunningHost) -> None:
-    for name, caller in (("mine", "alice"), ("theirs", "bob")):
-        await running.stub.Admit(AdmitRequest(turn=turn(name, caller=caller)), metadata=SHARED)
-    reports = [report("ENDED", "mine"), report("ENDED", "nobodys"), report("FAILED", "theirs")]
-    call = running.stub.Report(iter([ReportRequest(report=each) for each in reports]), metadata=ALICE)
-    assert (await code_of(call))[0] is grpc.StatusCode.PERMISSION_DENIED
-    assert set(running.host.state.turns) == {"theirs"}
-    ended = turn_pb2.Report(kind=turn_pb2.REPORT_KIND_RUN_ENDED, run_id="run-of-theirs", caller="bob")
-    call = running.stub.Report(iter([ReportRequest(report=ended)]), metadata=ALICE)
-    assert (await code_of(call))[0] is grpc.StatusCode.PERMISSION_DENIED
-    assert "run-of-theirs" in running.host.state.runs
-
-
-async def test_what_speaks_for_all_callers_is_denied_to_a_bound_token(running: RunningHost) -> None:
+@pytest.mark.parametrize("metadata", [ALICE, NIGHTLY])
+async def test_the_scheduler_itself_is_for_no_bound_token(running: RunningHost, metadata: Any) -> None:
+    await running.stub.Admit(AdmitRequest(turn=turn("mine", caller="alice")), metadata=SHARED)
+    limited = report("FAILED", "mine", status=429, limit_headers=[{"name": "retry-after", "value": "3600"}])
     calls = (
-        running.stub.Watch(WatchRequest(), metadata=ALICE),
-        running.stub.Dispatch(metadata=ALICE),
-        running.stub.Resync(iter(()), metadata=ALICE),
+        running.stub.Admit(AdmitRequest(turn=turn("t", caller="alice")), metadata=metadata),
+        running.stub.Report(iter([ReportRequest(report=limited)]), metadata=metadata),
+        running.stub.Forecast(ForecastRequest(run_id="run-of-mine", caller="alice"), metadata=metadata),
+        running.stub.Watch(WatchRequest(), metadata=metadata),
+        running.stub.Dispatch(metadata=metadata),
+        running.stub.Resync(iter(()), metadata=metadata),
     )
     for call in calls:
-        assert (await code_of(call))[0] is grpc.StatusCode.PERMISSION_DENIED
+        assert await code_of(call) == (grpc.StatusCode.PERMISSION_DENIED, NOT_BOUND)
+    assert set(running.host.state.turns) == {"mine"}
+    assert running.host.state.replicas[B.name].healthy
 
 
 async def test_health_is_open_and_reflection_is_for_every_token(running: RunningHost) -> None:

@@ -75,6 +75,29 @@ async def test_two_admissions_of_one_turn_get_the_same_answer() -> None:
         assert running.host.summary().replicas[0].in_flight == 1
 
 
+async def test_nobody_takes_over_anothers_turn_or_learns_where_it_is() -> None:
+    async with running_host() as running:
+        placed = await running.stub.Admit(AdmitRequest(turn=turn("flying", caller="alice")))
+        held_call = running.stub.Admit(AdmitRequest(turn=turn("held", caller="alice")))
+        stream = running.dispatch()
+        await stream.open()
+        await stream.send(admits=[turn("streamed", caller="alice")])
+        await wait_until(lambda: held(running) == 2)
+        for name in ("flying", "held", "streamed"):
+            answer = await running.stub.Admit(AdmitRequest(turn=turn(name, caller="bob")))
+            assert answer.refusal.reason == turn_pb2.REFUSAL_REASON_RUN_OF_OTHER_CALLER
+        again = await running.stub.Admit(AdmitRequest(turn=turn("streamed", caller="alice")))
+        assert again.refusal.reason == turn_pb2.REFUSAL_REASON_RUN_OF_OTHER_CALLER
+        for name in ("flying", "held", "streamed"):
+            left = running.stub.Admit(AdmitRequest(turn=turn(name, caller="bob")))
+            left.cancel()
+        for name in ("flying", "held"):
+            await running.stub.Report(iter([ReportRequest(report=report("ENDED", name))]))
+            if name == "flying":
+                assert (await held_call).placement.replica == placed.placement.replica
+        await stream.until(lambda answers: any(answer.placements for answer in answers))
+
+
 async def test_a_malformed_report_is_invalid_and_those_before_it_count() -> None:
     async with running_host() as running:
         await running.stub.Admit(AdmitRequest(turn=turn("t1")))
