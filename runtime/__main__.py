@@ -15,8 +15,6 @@ import socket
 import sys
 import time
 
-import uvicorn
-
 from common.auth import Guard
 from common.logs import set_up_logging
 from common.tls import Tls
@@ -150,16 +148,7 @@ def _listen(config: RuntimeConfig) -> socket.socket:
 
 async def _serve_http(app: http.App, listening: socket.socket, tls: Tls, stop: _Stop, runtime: Runtime) -> None:
     """Serves until `stop`; then streams and runs are stopped at the same time."""
-    settings = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=http.STOP_GRACE_S,
-        lifespan="on",
-        ssl_certfile=tls.certificate,
-        ssl_keyfile=tls.key,
-    )
-    server = http.Server(settings)
+    server = http.Server(http.settings(app, tls))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     stopping = asyncio.create_task(stop.begun.wait())
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)

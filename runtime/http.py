@@ -11,15 +11,20 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
+import h11
 import uvicorn
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from common.auth import NOT_BOUND, UNAUTHENTICATED, Guard
-from common.grants import ANYTHING
+from common.grants import ANYTHING, Grant
+from common.tls import PLAIN, Tls
 from runtime import exposition, reports
 from runtime.mcp_server import tool_servers
 from runtime.origins import Served
@@ -27,8 +32,11 @@ from runtime.service import Runtime
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
 """Of one request: a task of the greatest length, in the worst encoding, with room for the rest."""
+HEAD_BYTES_MAX = 64 * 1024
+"""Of a request's head, its trailers and each line of its framing."""
 STOP_GRACE_S = 1
 """How long open streams have when the runtime is told to end: some clients keep one as long as they live."""
+TWO_LENGTHS = "expected Content-Length or Transfer-Encoding, not both"
 _OPEN_PATHS = ("/health", "/metrics")
 RUNS_MAX = 2000
 """Most runs in a status, the latest."""
@@ -44,6 +52,36 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Captures none."""
         yield
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1 by h11, which limits what it keeps of a head or of trailers, and reads no request ahead of an answer."""
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is no HTTP; where an answer has begun already, or is whole, closing says it."""
+        if self.cycle is not None:
+            # The request whose body is no HTTP may be at work, or not have begun: it is told that its client has left.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+
+def settings(app: App, tls: Tls = PLAIN) -> uvicorn.Config:
+    """How `app` is served."""
+    return uvicorn.Config(
+        app,
+        http=_Protocol,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=STOP_GRACE_S,
+        lifespan="on",
+        ssl_certfile=tls.certificate,
+        ssl_keyfile=tls.key,
+    )
 
 
 def build(runtime: Runtime, mcp: MCPServer, host: str, guard: Guard, served: Served) -> App:
@@ -116,14 +154,19 @@ def _guarded(app: App, guard: Guard, served: Served, runtime: Runtime) -> App:
         if foreign is not None and scope["path"] not in _OPEN_PATHS:
             await _refusal(*foreign)(scope, receive, send)
             return
-        shown = headers.get(b"authorization")
-        grant = ANYTHING if scope["path"] in _OPEN_PATHS else guard.admit(shown)
+        if b"content-length" in headers and b"transfer-encoding" in headers:
+            await _refusal(400, TWO_LENGTHS, {"Connection": "close"})(scope, receive, send)
+            return
+        shown = [value for name, value in scope["headers"] if name == b"authorization"]
+        # Two of them nobody means: who reads the first and who reads the last would see different callers.
+        grant = ANYTHING if scope["path"] in _OPEN_PATHS else guard.admit(shown[0] if len(shown) == 1 else None)
         if grant is None:
             await _refusal(401, UNAUTHENTICATED, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
             return
         if grant.is_bound and scope["path"] != "/mcp":
             await _refusal(403, NOT_BOUND)(scope, receive, send)
             return
+        scope["user"] = _user(grant)
         try:
             await app(scope, _whole(receive), send)
         except ClientDisconnect:
@@ -135,6 +178,11 @@ def _guarded(app: App, guard: Guard, served: Served, runtime: Runtime) -> App:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return guarded
+
+
+def _user(grant: Grant) -> AuthenticatedUser:
+    """Whom the SDK keeps a session for: to all others it does not exist. It knows tokens by name, never a secret."""
+    return AuthenticatedUser(AccessToken(token="", client_id=grant.name, scopes=[]))
 
 
 def _whole(receive: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:

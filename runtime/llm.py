@@ -94,7 +94,9 @@ class Model:
         # As many connections as there are turns: a held turn is a connection that waits.
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_LIMIT_S)
         connector = aiohttp.TCPConnector(limit=0, ssl=self._tls.client_context())
-        self._session = aiohttp.ClientSession(connector=connector, timeout=limits)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=limits, headers={"Accept-Encoding": "identity"}, auto_decompress=False
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -191,6 +193,9 @@ class Model:
         try:
             async with asyncio.timeout(TURN_LIMIT_S), request as answer:
                 if answer.status == 200:
+                    coding = answer.headers.get("Content-Encoding", "identity")
+                    if coding != "identity":
+                        raise TurnFailedError(f"the model's reply is in the coding '{coding}', which nobody asked for")
                     return await read(answer)
                 said = chat.read_error(await _read(answer))
                 raise _failure(answer.status, said, answer.headers.get("Retry-After"))

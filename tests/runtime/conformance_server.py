@@ -12,7 +12,6 @@ import pathlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.server import require_client_extension
 from mcp_types import (
@@ -143,7 +142,7 @@ async def _serving(made: Rig, mcp: MCPServer) -> AsyncIterator[str]:
     served = Served.of((), (), listens_on="127.0.0.1", has_token=False)
     app = http.build(made.runtime, mcp, "127.0.0.1", Guard(), served)
     own = listening()
-    server = http.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1))
+    server = http.Server(http.settings(app))
     serving = asyncio.create_task(server.serve(sockets=[own]))
     try:
         await wait_until(lambda: server.started)

@@ -149,3 +149,32 @@ async def test_the_whole_status_is_not_for_a_bound_token(runtime: RuntimeProcess
             headers = {"Authorization": f"Bearer {token}"}
             async with session.get(runtime.url + "/status", headers=headers) as answer:
                 assert answer.status == status
+
+
+async def test_a_session_of_another_token_does_not_exist(runtime: RuntimeProcess) -> None:
+    client_info = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    opening = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client_info}
+    ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+    accepts = {"Accept": "application/json, text/event-stream"}
+    async with aiohttp.ClientSession(headers=accepts) as http:
+        alice, bob, shared = ({"Authorization": f"Bearer {each}"} for each in ("of-alice", "of-bob", "shared"))
+        async with http.post(runtime.mcp_url, json=opening, headers=alice) as answer:
+            session = {"mcp-session-id": answer.headers["mcp-session-id"]}
+
+        async def status(method: str, headers: dict[str, str], **options: Any) -> int:
+            async with http.request(method, runtime.mcp_url, headers=headers | session, **options) as answer:
+                return answer.status
+
+        for other in (bob, shared):
+            assert await status("POST", other, json=ping) == 404
+            assert await status("GET", other) == 404
+            assert await status("DELETE", other) == 404
+        assert await status("POST", alice, json=ping) == 200
+        assert await status("DELETE", alice) == 200
+
+
+@pytest.mark.parametrize("tokens", [("wrong", "of-bob"), ("of-bob", "wrong"), ("of-alice", "of-bob")])
+async def test_two_tokens_in_one_request_are_refused(runtime: RuntimeProcess, tokens: tuple[str, str]) -> None:
+    headers = [("Authorization", f"Bearer {token}") for token in tokens]
+    async with aiohttp.ClientSession() as http, http.post(runtime.mcp_url, json={}, headers=headers) as answer:
+        assert answer.status == 401

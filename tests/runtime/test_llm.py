@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import pathlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -191,6 +192,14 @@ async def test_an_engine_that_refuses_streams_is_asked_without() -> None:
     assert (await turn(dataplane)).content == "hi"
     first, second = (body for _, body in dataplane.requests)
     assert first == {**second, "stream": True, "stream_options": {"include_usage": True}}
+
+
+async def test_a_compressed_reply_is_not_asked_for_and_not_unpacked() -> None:
+    dataplane = Dataplane(says(gzip.compress(msgspec.json.encode(GOOD)), 200, **{"Content-Encoding": "gzip"}))
+    with pytest.raises(TurnFailedError, match="coding 'gzip'"):
+        await turn(dataplane)
+    [(headers, _)] = dataplane.requests
+    assert headers["Accept-Encoding"] == "identity"
 
 
 async def test_a_reply_may_be_as_large_as_is_allowed_however_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
