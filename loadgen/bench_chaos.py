@@ -59,6 +59,7 @@ async def run(seconds: float, seed: int, folder: pathlib.Path, tell: Callable[[s
         await _look_for_leaks(rig, seen)
         for link in rig.links.values():
             seen.request_ids.update(link.request_ids)
+            seen.marks.update(link.marks)
     seen.bad_ends += rig.bad_ends
     seen.bad_ends += _tracebacks(rig)
     seen.effects = [json.loads(line) for line in rig.ledger.read_text().splitlines()]

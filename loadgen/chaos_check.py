@@ -1,8 +1,8 @@
 """What was seen of a chaos, and what of it is a fault. Pure. Nothing that the services say of themselves excuses them.
 
 - *Lost*: a run that was begun, or acknowledged by the runtime, and did not come to an end after all was well again.
-- *Doubled*: a turn id that came to engines twice, as the links and they themselves counted; an effect that happened
-  twice.
+- *Doubled*: a turn id that came to engines twice, as the links and they themselves counted; a client's try that did,
+  under whatever id; an effect that happened twice.
 - *Stuck*: a turn that was neither answered nor broken off for a minute.
 - *Leaked*: slots, held turns, sockets or tasks that are there when nothing is going on; memory that grows without end.
 - *Wrong*: an answer that no failure explains, or that belongs to another run.
@@ -35,6 +35,8 @@ class Seen:
     runs_done: int = 0
     request_ids: Counter[str] = field(default_factory=Counter)
     """How often each turn id came through the links to the engines."""
+    marks: Counter[str] = field(default_factory=Counter)
+    """How often each try of a client did, by the mark in its body."""
     doubled_at_engines: list[str] = field(default_factory=list)
     """What the engines themselves counted."""
     sub_agents: dict[str, str] = field(default_factory=dict)
@@ -76,11 +78,12 @@ def judge(seen: Seen) -> Verdict:
         "doubled": _doubled(seen),
         "stuck": [f"{seen.turns['stuck']} turns"] if seen.turns["stuck"] else [],
         "leaked": _leaked(seen, growth),
-        "wrong": [*seen.wrong[:_SHOWN_MAX], *seen.bad_ends],
+        "wrong": [*seen.wrong[:_SHOWN_MAX], *seen.bad_ends, *_unseen(seen)],
     }
     figures = {
         "turns": dict(sorted(seen.turns.items())),
         "turns_at_engines": len(seen.request_ids),
+        "tries_at_engines": len(seen.marks),
         "runs": seen.runs_done,
         "sub_agents": dict(sorted(Counter(seen.ends.get(handle, "lost") for handle in seen.sub_agents).items())),
         "effects": len(seen.effects),
@@ -119,9 +122,16 @@ def _lost(seen: Seen) -> list[str]:
 
 def _doubled(seen: Seen) -> list[str]:
     turns = [f"turn {turn_id} came {times} times" for turn_id, times in seen.request_ids.items() if times > 1]
+    tries = [f"{mark} came {times} times" for mark, times in seen.marks.items() if times > 1]
     keys = Counter(line["key"] for line in seen.effects if line["tool"] == "add_note")
     effects = [f"effect {key} happened {times} times" for key, times in keys.items() if times > 1]
-    return turns[:_SHOWN_MAX] + seen.doubled_at_engines[:_SHOWN_MAX] + effects[:_SHOWN_MAX]
+    return turns[:_SHOWN_MAX] + tries[:_SHOWN_MAX] + seen.doubled_at_engines[:_SHOWN_MAX] + effects[:_SHOWN_MAX]
+
+
+def _unseen(seen: Seen) -> list[str]:
+    """Answers to tries that came to no engine: they were made up, or the marks are not counted."""
+    unseen = seen.turns["answered"] - len(seen.marks)
+    return [f"{unseen} answered tries came to no engine"] if unseen > 0 else []
 
 
 def _leaked(seen: Seen, growth: Mapping[str, float]) -> list[str]:

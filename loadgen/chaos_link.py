@@ -2,7 +2,8 @@
 
 Dropping is what a network does whose packets vanish: bytes are taken and go nowhere until it is over, and then all
 connections are reset, since no peer could go on. It can look at what clients send, to count requests by their
-`x-request-id`, which outlives the engines behind it. Must not decide when to misbehave: `chaos_plan` does.
+`x-request-id` and by the mark of their client; it outlives the engines behind it. Must not decide when to misbehave:
+`chaos_plan` does.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ HOST = "127.0.0.1"
 DELAY_S = 0.2
 """By how much bytes are late while a link delays."""
 _REQUEST_ID = re.compile(rb"\r\nx-request-id: ([^\r\n]{1,128})\r\n", re.IGNORECASE)
+MARK = "chaos-try-"
+"""How the mark begins by which a client tells each of its tries; all of it stands in the body, whole."""
+_MARK = re.compile(rb'"(%b[^"]{1,64})"' % MARK.encode())
 _TAIL_BYTES = 160
-"""A request id that two reads share is found in the end of one and the beginning of the other."""
+"""An id or a mark that two reads share is found in the end of one and the beginning of the other."""
 
 
 class Link:
@@ -31,6 +35,8 @@ class Link:
         """Where it listens, once started."""
         self.request_ids: Counter[str] = Counter()
         """How often each id came."""
+        self.marks: Counter[str] = Counter()
+        """How often each mark came."""
         self.delays = False
         self.drops = False
         self._target_port = target_port
@@ -175,7 +181,8 @@ class _Side(asyncio.Protocol):
 
     def _look(self, data: bytes) -> None:
         seen = self._tail + data
-        for match in _REQUEST_ID.finditer(seen):
-            if match.end() > len(self._tail):
-                self._link.request_ids[match[1].decode("latin-1")] += 1
+        for shape, counted in ((_REQUEST_ID, self._link.request_ids), (_MARK, self._link.marks)):
+            for match in shape.finditer(seen):
+                if match.end() > len(self._tail):
+                    counted[match[1].decode("latin-1")] += 1
         self._tail = seen[-_TAIL_BYTES:]

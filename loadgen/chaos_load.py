@@ -2,13 +2,15 @@
 
 Every agent knows what each reply must be, since the simulated engine does what it is told: a reply that belongs to
 somebody else is found out. A turn that fails is sent again until it is answered; some clients leave in mid-turn. What
-was seen is in `seen`. Must not judge: `chaos_check` does.
+was seen is in `seen`. Each try has a mark of its own in its body, by which the links know it again under any id. Must
+not judge: `chaos_check` does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import time
 from typing import Any
@@ -17,6 +19,7 @@ import aiohttp
 import msgspec
 
 from loadgen.chaos_check import Seen
+from loadgen.chaos_link import MARK
 from loadgen.chaos_rig import MODEL
 from loadgen.reply import Reply, ReplyError
 
@@ -56,6 +59,7 @@ class Load:
         self._seed = seed
         self._seen = seen
         self._ending = False
+        self._tries = itertools.count()
         self._agents: list[asyncio.Task[None]] = []
         self._session: aiohttp.ClientSession
 
@@ -88,7 +92,7 @@ class Load:
         async def client(number: int) -> None:
             chance = random.Random(f"flood:{seed}:{number}")
             while time.monotonic() < until:
-                body = _body([{"role": "user", "content": f"{number}"}], stream=chance.random() < 0.5, tools=False)
+                body = _body([{"role": "user", "content": f"{number}"}], stream=chance.random() < 0.5)
                 leaves_s = chance.uniform(0, _LEAVES_S_MAX) if chance.random() < 0.3 else None
                 headers = {"x-luftpause-class": "batch", "x-luftpause-caller": f"flood-{number % 4}"}
                 reply = await self._try(chance.choice(self._urls), body, headers, leaves_s)
@@ -137,7 +141,7 @@ class Load:
         self, messages: list[dict[str, Any]], headers: dict[str, str], stream: bool, chance: random.Random
     ) -> tuple[dict[str, Any], str]:
         """The reply's message and the run's id, however many tries it takes."""
-        body = _body(messages, stream)
+        body = _body(messages, stream) | {"tools": [_TOOL], "parallel_tool_calls": False}
         while True:
             leaves_s = chance.uniform(0, _LEAVES_S_MAX) if chance.random() < _LEAVES_SHARE else None
             reply = await self._try(chance.choice(self._urls), body, headers, leaves_s)
@@ -146,13 +150,14 @@ class Load:
             await asyncio.sleep(chance.uniform(*_PAUSE_S))
 
     async def _try(
-        self, url: str, body: bytes, headers: dict[str, str], leaves_s: float | None
+        self, url: str, body: dict[str, Any], headers: dict[str, str], leaves_s: float | None
     ) -> tuple[dict[str, Any], str] | None:
         """One try: the reply, or None; its outcome is counted."""
         limit_s = STUCK_S if leaves_s is None else leaves_s
+        marked = msgspec.json.encode(body | {"metadata": {"try": f"{MARK}{next(self._tries)}"}})
         try:
             async with asyncio.timeout(limit_s):
-                reply = await self._ask(f"{url}/v1/chat/completions", body, headers)
+                reply = await self._ask(f"{url}/v1/chat/completions", marked, headers)
         except TimeoutError:
             outcome = "stuck" if leaves_s is None else "left"
         except aiohttp.ClientConnectorError:
@@ -197,8 +202,5 @@ class Load:
                     pass
 
 
-def _body(messages: list[dict[str, Any]], stream: bool, tools: bool = True) -> bytes:
-    body: dict[str, Any] = {"model": MODEL, "messages": messages, "max_tokens": 64, "stream": stream}
-    if tools:
-        body |= {"tools": [_TOOL], "parallel_tool_calls": False}
-    return msgspec.json.encode(body)
+def _body(messages: list[dict[str, Any]], stream: bool) -> dict[str, Any]:
+    return {"model": MODEL, "messages": messages, "max_tokens": 64, "stream": stream}

@@ -12,6 +12,7 @@ def well() -> Seen:
     seen = Seen(runs_begun=3, runs_done=3)
     seen.turns.update({"answered": 9, "status 502": 2, "left": 1})
     seen.request_ids.update(["t1", "t2"])
+    seen.marks.update(f"chaos-try-{number}" for number in range(10))
     seen.sub_agents = {"run-1": "note-1", "run-2": "note-2"}
     seen.ends = {"run-1": "completed", "run-2": "failed"}
     seen.effects = [{"key": "k1", "tool": "add_note", "arguments": {"text": "note-1"}}]
@@ -60,6 +61,19 @@ def test_a_turn_that_came_to_an_engine_twice_is_doubled() -> None:
     seen = well()
     seen.doubled_at_engines.append("turn t1 came to engine-0 again")
     assert kinds(seen) == {"doubled"}
+
+
+def test_a_try_that_came_to_engines_twice_is_doubled_though_its_turn_has_a_fresh_id() -> None:
+    seen = well()
+    seen.request_ids.update(["t3"])
+    seen.marks["chaos-try-0"] += 1
+    assert kinds(seen) == {"doubled"}
+
+
+def test_answers_to_tries_that_came_to_no_engine_are_wrong() -> None:
+    seen = well()
+    seen.marks.clear()
+    assert kinds(seen) == {"wrong"}
 
 
 def test_an_effect_that_happened_twice_is_doubled() -> None:

@@ -93,13 +93,14 @@ async def test_a_connection_to_nobody_is_reset() -> None:
     link.refuse()
 
 
-async def test_it_counts_request_ids_however_they_are_cut(link: Link) -> None:
+async def test_it_counts_request_ids_and_marks_however_they_are_cut(link: Link) -> None:
     reader, writer = await connect(link)
-    request = b"POST / HTTP/1.1\r\nhost: x\r\nX-Request-ID: turn-1\r\n\r\n"
+    request = b'POST / HTTP/1.1\r\nhost: x\r\nX-Request-ID: turn-1\r\n\r\n{"try":"chaos-try-7"}'
     for cut in (10, 30, len(request) - 3):
         writer.write(request[:cut])
         assert await reader.readexactly(cut) == request[:cut]
         writer.write(request[cut:])
         assert await reader.readexactly(len(request) - cut) == request[cut:]
     assert link.request_ids == {"turn-1": 3}
+    assert link.marks == {"chaos-try-7": 3}
     writer.close()
