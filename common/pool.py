@@ -51,8 +51,8 @@ class Replica:
     usage_in_stream: bool = True
     """Whether usage is asked of it in streams whose client did not ask (and then hidden from the client)."""
     limits: Mapping[str, float] | None = None
-    """Its rate limits, each `<requests|tokens|input|output|usd>_per_<second|minute|hour|day>`; an empty table: learned
-    from its answers; absent: none are kept."""
+    """Its rate limits, each `<requests|tokens|input|output|usd>_per_<second|minute|hour|day>`, which nothing that it
+    tells raises; an empty table: learned from its answers; absent: none are kept."""
     limit_headers: Mapping[str, str] | None = None
     """Headers of its answers that tell limits by names of its own, each with the `x-ratelimit-…` name it stands for."""
     aliases: Mapping[str, str] | None = None

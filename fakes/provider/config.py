@@ -19,7 +19,12 @@ class ProviderConfig(ServiceConfig):
     model: str = Field(default="fake-hosted", min_length=1, description="Name of the model it serves")
     window_tokens: int = Field(default=6000, ge=1, description="Tokens that its window holds")
     window_requests: int = Field(default=30, ge=1, description="Requests that its window holds")
-    period_s: float = Field(default=60.0, gt=0, description="Period of the windows, in seconds")
+    period_s: float = Field(default=60.0, gt=0, description="Period of these two windows, in seconds")
+    day_requests: int = Field(
+        default=14400,
+        ge=1,
+        description="Requests that a day holds, for the family groq, which tells these instead of the window's",
+    )
     fixed: bool = Field(default=False, description="Windows that are full again at once, rather than refilled slowly")
     family: Family = Field(default="openai", description="Whose headers: openai, groq, anthropic, plain or none")
     retry_after: RetryForm = Field(default="seconds", description="Form of Retry-After: seconds, date, ms or none")

@@ -10,7 +10,8 @@ from typing import Literal
 from fakes.provider.windows import Bucket, Quota
 
 Family = Literal["openai", "groq", "anthropic", "plain", "none"]
-"""`plain`: requests only, without a dimension in the name; `none`: nothing is told."""
+"""`groq`: requests by the day, where the account has such a window; `plain`: requests only, without
+a dimension in the name; `none`: nothing is told."""
 RetryForm = Literal["seconds", "date", "ms", "none"]
 """`ms`: in a header of its own, exactly."""
 
@@ -18,9 +19,10 @@ RetryForm = Literal["seconds", "date", "ms", "none"]
 def tell(family: Family, quota: Quota, now: float) -> dict[str, str]:
     """The headers of an answer at `now`."""
     told: dict[str, str] = {}
-    windows = (
-        {"requests": quota.requests} if family == "plain" else {"requests": quota.requests, "tokens": quota.tokens}
-    )
+    by_day = quota.day_requests if family == "groq" else None
+    windows = {"requests": by_day or quota.requests}
+    if family != "plain":
+        windows["tokens"] = quota.tokens
     if family == "none":
         return told
     for name, bucket in windows.items():

@@ -24,6 +24,7 @@ from fakes.provider.windows import TOKEN_BYTES, Bucket, Charge, Quota
 _SIGMA = 0.4
 """Spread of the lengths of answers, which are lognormal."""
 _CHUNK_TOKENS = 10
+_DAY_S = 86400.0
 _SHUTDOWN_S = 1.0
 
 
@@ -38,6 +39,7 @@ class ProviderServer:
             Bucket(config.window_tokens, config.period_s, config.fixed, at=time.time()),
             Bucket(config.window_requests, config.period_s, config.fixed, at=time.time()),
             config.says,
+            Bucket(config.day_requests, _DAY_S, at=time.time()) if config.family == "groq" else None,
         )
         self._chance = random.Random(config.seed)
         self._failures: list[int] = []

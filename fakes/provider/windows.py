@@ -66,6 +66,8 @@ class Quota:
     tokens: Bucket
     requests: Bucket
     says: float = 1.0
+    day_requests: Bucket | None = None
+    """A second window of requests, where the account has one."""
     served: int = 0
     served_tokens: int = 0
     refused: int = 0
@@ -75,16 +77,19 @@ class Quota:
     def arrive(self, at: float, body_bytes: int, max_tokens: int | None) -> Charge | float:
         """Takes a request, or refuses it: the seconds until it would fit."""
         self.tokens.to(at)
-        self.requests.to(at)
+        by_request = [self.requests] if self.day_requests is None else [self.requests, self.day_requests]
+        for window in by_request:
+            window.to(at)
         prompt = body_bytes / TOKEN_BYTES
         amount = prompt + (UNTOLD_TOKENS if max_tokens is None else max_tokens)
-        wait_s = max(self.tokens.wait_s(amount), self.requests.wait_s(1))
+        wait_s = max(self.tokens.wait_s(amount), *(window.wait_s(1) for window in by_request))
         if wait_s > 0:
             self.refused += 1
             self.refused_tokens += round(prompt)
             return wait_s
         self.tokens.level -= amount
-        self.requests.level -= 1
+        for window in by_request:
+            window.level -= 1
         return Charge(amount, self.tokens.number)
 
     def refusal(self, body_bytes: int, max_tokens: int | None) -> str:

@@ -53,7 +53,9 @@ def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
         shift = min(0.0, remaining - window.level) if window.is_fixed else 0.0
     else:
         shift = _shift(window, window.level, remaining, mark)
-        if shift > 0 and caution_at(window, at) > SURPRISED:
+        # Without a limit it is not known whether what is left is that of the configured window, or of a larger one.
+        is_bounded = window.configured and seen.limit is None
+        if shift > 0 and (is_bounded or caution_at(window, at) > SURPRISED):
             shift = 0.0
     return _corrected(window, remaining, window.level, shift, window.at)
 
@@ -95,8 +97,9 @@ def taken_on_arrival(window: Window, seen: Seen, mark: Mark, expected: float) ->
     return window if overhead == window.overhead else replace(window, overhead=overhead)
 
 
-def first_seen(seen: Seen, at: float) -> Window | None:
-    """A window as the first answer that tells of it has it; None: not enough to know one."""
+def first_seen(seen: Seen, in_flight: float, at: float) -> Window | None:
+    """A window as the first answer that tells of it has it; None: not enough to know one. `in_flight`: what other turns
+    in flight take of it, of which that answer may not know."""
     if seen.remaining is None and seen.limit is None:
         return None
     limit = seen.limit if seen.limit is not None else seen.remaining
@@ -105,21 +108,39 @@ def first_seen(seen: Seen, at: float) -> Window | None:
     window = full(seen.dimension, seen.label, limit, PERIODS_S.get(seen.label, PERIOD_S), at)
     window = replace(window, told=True)
     told = see(window, seen, None, at)
-    return replace(told, mark_level=told.level)
+    level = told.level - in_flight
+    return replace(told, level=level, mark_level=level)
+
+
+def without_word(window: Window, seen: Seen) -> Window:
+    """The window where `seen` tells first of another one beside it: no reset is known of a configured one any more."""
+    if not (window.configured and window.told and window.dimension is seen.dimension):
+        return window
+    return replace(window, told=False, resets_at=None, evidence=0.0, told_remaining=-1.0)
 
 
 def window_of(windows: Sequence[Window], seen: Seen) -> int | None:
-    """Which window an answer tells of: the one of its name; else the only one of its dimension, of which the provider
-    has not told by another name."""
-    same, only = 0, None
+    """Which window an answer tells of; None: one that is not known yet.
+
+    A configured one is meant where its limit is told. Another limit is that of another window beside it, by the day
+    perhaps where the configured one is by the minute, or of a key of which only a part is to be used. Where no limit is
+    told, it is the only one of its dimension."""
+    told_before = None
+    likely, same = None, 0
     for number, window in enumerate(windows):
-        if window.dimension is seen.dimension:
-            if window.label == seen.label:
+        if window.dimension is not seen.dimension:
+            continue
+        same += 1
+        is_named_alike = window.label == seen.label
+        if window.configured and (is_named_alike or not seen.label):
+            if seen.limit == window.limit:
                 return number
-            same += 1
-            if not (window.label and seen.label):
-                only = number
-    return only if same == 1 else None
+            likely = number
+        elif is_named_alike and not window.configured:
+            told_before = number
+    if told_before is not None or seen.limit is not None:
+        return told_before
+    return likely if same == 1 else None
 
 
 def _is_as_thought(window: Window, seen: Seen) -> bool:

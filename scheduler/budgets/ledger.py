@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from scheduler.budgets import learned, sizes
-from scheduler.budgets.answers import ROUNDED, first_seen, see, taken_on_arrival, window_of
+from scheduler.budgets.answers import ROUNDED, first_seen, see, taken_on_arrival, window_of, without_word
 from scheduler.budgets.headers import Dimension, LimitsTold, Seen
 from scheduler.budgets.learned import Usage, sent
 from scheduler.budgets.prediction import Need
@@ -122,7 +122,10 @@ class Reservation(Struct, frozen=True, gc=False):
 
 def start(limits: tuple[Limit, ...], at: float) -> Budget:
     """The budget of a replica whose configuration names `limits`; without any they are learned from its answers."""
-    windows = tuple(full(limit.dimension, limit.label, limit.amount, limit.period_s, at) for limit in limits)
+    windows = tuple(
+        replace(full(limit.dimension, limit.label, limit.amount, limit.period_s, at), configured=True)
+        for limit in limits
+    )
     return Budget(windows, waits_for_word=not windows, usage=None if windows else Usage())
 
 
@@ -210,9 +213,9 @@ def told(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at
     for seen in limits.seen:
         number = window_of(windows, seen)
         if number is None:
-            new = first_seen(seen, at)
+            new = first_seen(seen, _in_flight_beside(budget, reservation, seen.dimension), at)
             if new is not None and len(windows) < WINDOWS_MAX:
-                windows = (*windows, new)
+                windows = (*(without_word(window, seen) for window in windows), new)
             continue
         mark, window = None, windows[number]
         if reservation is not None and number < len(reservation.marks):
@@ -330,6 +333,14 @@ def _taken(budget: Budget, need: Need, usd: float) -> tuple[float, ...]:
     if need.max_tokens is not None and completion < budget.counted * need.max_tokens:
         completion = budget.counted * need.max_tokens
     return _by_dimension(need.on_arrival, completion, usd)
+
+
+def _in_flight_beside(budget: Budget, reservation: Reservation | None, dimension: Dimension) -> float:
+    """What turns in flight but that of `reservation` have taken of the windows of a dimension."""
+    marks = () if reservation is None else reservation.marks
+    own = [mark.charge for mark in marks] + [0.0] * (len(budget.windows) - len(marks))
+    others = zip(budget.windows, own, strict=True)
+    return max((window.flying - charge for window, charge in others if window.dimension is dimension), default=0.0)
 
 
 def _counted(counted: float, window: Window, seen: Seen, mark: Mark, need: Need) -> float:

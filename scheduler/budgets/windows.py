@@ -62,6 +62,8 @@ class Window(Struct, frozen=True, gc=False):
     level: float
     """What is left at `at`, turns in flight taken off; may be below 0."""
     at: float
+    configured: bool = False
+    """The configuration names it: nothing that is told makes its limit another."""
     told: bool = False
     """Whether the provider told of it."""
     resets_at: float | None = None

@@ -12,7 +12,12 @@ from fakes.provider.windows import Bucket
 from scheduler.budgets.prediction import Histories, learn, predict
 from tests.scheduler.virtual_provider import Agent, Provider, World
 
-LEARNED = (Replica(ReplicaName("a"), "http://a", models=("m",), limits={}),)
+
+def limited(limits: dict[str, float]) -> Replica:
+    return Replica(ReplicaName("a"), "http://a", models=("m",), limits=limits)
+
+
+LEARNED = (limited({}),)
 
 
 def lognormal(chance: random.Random, _: int) -> int:
@@ -51,7 +56,7 @@ def test_limits_are_learned_from_answers_alone() -> None:
 
 
 def test_configured_limits_suffice_where_no_header_comes() -> None:
-    world = World({"a": Provider(Bucket(6000), Bucket(30), silent=True)}, agents(), 5)
+    world = World({"a": Provider(Bucket(6000), Bucket(30), family="none")}, agents(), 5)
     world.run()
     assert refusals(world) == 0
     assert world.wall_s <= 1.03 * fluid_s(world)
@@ -72,7 +77,7 @@ def test_an_uneven_way_on_which_turns_overtake_each_other_costs_no_429(
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_provider_that_tells_nothing_but_its_429s_is_learned_from_them(seed: int) -> None:
     """Without windows of our own this is two thousand 429s."""
-    world = World({"a": Provider(Bucket(6000), Bucket(30), silent=True)}, agents(), seed, pool=LEARNED)
+    world = World({"a": Provider(Bucket(6000), Bucket(30), family="none")}, agents(), seed, pool=LEARNED)
     world.run()
     refused_at = world.providers["a"].refused_at
     assert sum(at > refused_at[0] + 1 for at in refused_at) <= 4, "after the turns that were in flight at the first one"
@@ -87,6 +92,35 @@ def test_fixed_windows_are_recognised_by_answers_without_a_429(seed: int, pool: 
     world.run()
     assert refusals(world) == 0
     assert world.wall_s <= 1.2 * fluid_s(world)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_limit_by_the_minute_is_kept_where_answers_tell_of_one_by_the_day(seed: int) -> None:
+    """As Groq does, whose requests a minute nothing tells of."""
+    limits = {"requests_per_minute": 10, "tokens_per_minute": 60000}
+    world = World({"a": Provider(Bucket(60000), Bucket(10), family="groq")}, agents(), seed, pool=(limited(limits),))
+    world.run()
+    assert refusals(world) == 0
+    assert world.wall_s <= 1.03 * (world.turns - 10) * 60 / 10
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_more_is_used_than_is_configured_where_the_provider_grants_more(seed: int) -> None:
+    limits = {"tokens_per_minute": 3000, "requests_per_minute": 15}
+    provider = Provider(Bucket(6000), Bucket(30))
+    world = World({"a": provider}, agents(), seed, pool=(limited(limits),))
+    world.run()
+    assert refusals(world) == 0
+    assert provider.served_tokens - 3000 <= 3000 * world.wall_s / 60 <= 1.03 * (provider.served_tokens - 3000)
+
+
+def test_less_is_used_than_is_configured_where_the_provider_grants_less() -> None:
+    limits = {"tokens_per_minute": 9000, "requests_per_minute": 40}
+    world = World({"a": Provider(Bucket(6000), Bucket(30))}, agents(), 1, pool=(limited(limits),))
+    world.run()
+    refused_at = world.providers["a"].refused_at
+    assert not [at for at in refused_at if at > refused_at[0] + 1], "after the turns that were in flight at the first"
+    assert world.wall_s <= 1.05 * fluid_s(world)
 
 
 def test_two_replicas_with_different_windows_give_nearly_their_sum() -> None:

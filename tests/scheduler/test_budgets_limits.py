@@ -133,6 +133,51 @@ def test_a_limit_by_the_day_is_recognised_by_its_reset() -> None:
     assert budget.windows[0].period_s == 86400
 
 
+def requests_told(limit: float | None, remaining: float, reset_s: float | None) -> LimitsTold:
+    return LimitsTold((Seen(Dimension.REQUESTS, "", limit, remaining, reset_s),))
+
+
+def test_a_told_limit_by_the_day_is_a_window_beside_the_configured_one_by_the_minute() -> None:
+    budget, turn = taken(ledger.start((Limit(Dimension.REQUESTS, "minute", 30, 60),), 0.0), need(10))
+    for at in (0.1, 0.2):
+        budget = ledger.told(budget, turn, requests_told(14400, 14370, 179.56), at)
+    assert [(window.limit, window.period_s) for window in budget.windows] == [(30, 60), (14400, 86400)]
+
+
+def test_of_two_configured_windows_the_one_is_told_whose_limit_is() -> None:
+    by_day = Limit(Dimension.REQUESTS, "day", 14400, 86400)
+    budget = ledger.start((Limit(Dimension.REQUESTS, "minute", 30, 60), by_day), 0.0)
+    budget = ledger.told(budget, None, requests_told(14400, 100, 85800), 0.1)
+    assert [window.level for window in budget.windows] == [pytest.approx(30), pytest.approx(100)]
+
+
+@pytest.mark.parametrize("label", ["", "minute"])
+def test_a_provider_that_grants_more_raises_no_configured_limit(label: str) -> None:
+    budget = ledger.start((TOKENS,), 0.0)
+    for limit in (6000, 12000, 12000):
+        budget, turn = taken(budget, need(2500))
+        seen = Seen(Dimension.TOKENS, label, limit, limit - 2500, 2500 * 60 / limit)
+        budget = ledger.settle(ledger.told(budget, turn, LimitsTold((seen,)), 0.0), turn, Spent(2500, 0), 0.0)
+    assert not fits(budget, need(2500))
+    assert ledger.opens_at(budget, need(5900), 0.0, 0.0) > 60
+
+
+def test_what_is_left_of_a_limit_that_is_not_told_only_lowers_a_configured_window() -> None:
+    budget, turn = taken(ledger.start((TOKENS,), 0.0), need(3000))
+    budget = ledger.told(budget, turn, LimitsTold((Seen(Dimension.TOKENS, "", None, 9000),)), 0.0)
+    assert budget.windows[0].level == pytest.approx(3000)
+    budget = ledger.told(budget, turn, LimitsTold((Seen(Dimension.TOKENS, "", None, 1000),)), 0.0)
+    assert budget.windows[0].level == pytest.approx(1000)
+
+
+def test_a_window_that_is_told_of_late_knows_the_turns_in_flight() -> None:
+    budget, first = taken(ledger.start((Limit(Dimension.TOKENS, "minute", 9000, 60),), 0.0), need(2000))
+    budget, _ = taken(budget, need(3000))
+    budget = ledger.told(budget, first, told(remaining=4000, reset_s=20), 0.0)
+    assert not fits(budget, need(1500))
+    assert fits(budget, need(900))
+
+
 def test_a_bucket_of_an_unusual_period_is_recognised() -> None:
     budget = ledger.start((), 0.0)
     for at, left in ((0.0, 5500), (0.1, 4000), (0.2, 2500), (0.3, 1000)):

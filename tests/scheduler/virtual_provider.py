@@ -43,12 +43,13 @@ class Provider:
     tokens: Bucket
     requests: Bucket
     says: float = 1.0
-    silent: bool = False
+    family: headers.Family = "openai"
     refused_at: list[float] = field(default_factory=list)
     charges: dict[TurnId, Charge] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.quota = Quota(self.tokens, self.requests, self.says)
+        by_day = Bucket(14400, 86400.0) if self.family == "groq" else None
+        self.quota = Quota(self.tokens, self.requests, self.says, by_day)
 
     @property
     def served_tokens(self) -> int:
@@ -67,7 +68,7 @@ class Provider:
         self.quota.end(at, self.charges.pop(turn), tokens)
 
     def tell(self, at: float, more: dict[str, str] | None = None) -> LimitsTold:
-        told = headers.tell("none" if self.silent else "openai", self.quota, at)
+        told = headers.tell(self.family, self.quota, at)
         return read([*told.items(), *(more or {}).items()], {})
 
 
