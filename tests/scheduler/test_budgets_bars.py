@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 import pytest
 
@@ -13,7 +14,7 @@ from scheduler.budgets.prediction import Histories, learn, predict
 from tests.scheduler.virtual_provider import Agent, Provider, World
 
 
-def limited(limits: dict[str, float]) -> Replica:
+def limited(limits: Mapping[str, float]) -> Replica:
     return Replica(ReplicaName("a"), "http://a", models=("m",), limits=limits)
 
 
