@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from dataclasses import replace
 
 import msgspec
@@ -49,6 +50,12 @@ class Decisions:
         """None: the scheduler has not told them yet."""
         self._known_until = 0.0
         self._asking = asyncio.Lock()
+        self._waiting: Counter[str] = Counter()
+        """Decisions by caller that name no model and do not know one yet."""
+
+    def waiting_of(self, caller: str) -> int:
+        """How many of a caller wait for the name of a model, which is before they are turns that are held."""
+        return self._waiting[caller]
 
     async def decide(self, request: Request, identity: Identity) -> Answer:
         """The answer to `request`, whose body is whole. To be cancelled means that the client left."""
@@ -58,7 +65,7 @@ class Decisions:
         if isinstance(asked, errors.ApiError):
             return as_answer(asked, "")
         kind = turn_pb2.REPLICA_KIND_GENERATIVE if asked.labels else turn_pb2.REPLICA_KIND_ONE_SHOT
-        model = asked.model or await self._default_model(kind)
+        model = asked.model or await self._default_model(kind, identity.caller)
         if isinstance(model, errors.ApiError):
             return as_answer(model, "")
         trace = TurnTrace(self._proxy.tracer, request) if self._proxy.tracer is not None else None
@@ -90,23 +97,28 @@ class Decisions:
         self._proxy.pool.describe_limits(turn, limits, body, None)
         return await whole_turn.perform(self._proxy, turn, _classify, body, trace)
 
-    async def _default_model(self, kind: turn_pb2.ReplicaKind.ValueType) -> str | errors.ApiError:
+    async def _default_model(self, kind: turn_pb2.ReplicaKind.ValueType, caller: str) -> str | errors.ApiError:
         """The first model of a healthy replica of `kind`, else of any. Waits while it is not known, as a held turn, and
         no longer than replicas may take to tell it once the scheduler tells of them."""
         told_by = None
-        while True:
-            await self._look()
-            able = [each for each in self._replicas or () if each.kind == kind]
-            models = sorted((not each.healthy, model) for each in able for model in each.models)
-            if models:
-                return models[0][1]
-            if self._replicas is not None and not able:
-                return errors.no_replica(kind == turn_pb2.REPLICA_KIND_ONE_SHOT)
-            if self._replicas is not None:
-                told_by = told_by or time.monotonic() + MODELS_WITHIN_S
-                if time.monotonic() >= told_by:
-                    return errors.models_unknown(each.name for each in able)
-            await asyncio.sleep(RECONNECT_S)
+        self._waiting[caller] += 1
+        try:
+            while True:
+                await self._look()
+                able = [each for each in self._replicas or () if each.kind == kind]
+                models = sorted((not each.healthy, model) for each in able for model in each.models)
+                if models:
+                    return models[0][1]
+                if self._replicas is not None and not able:
+                    return errors.no_replica(kind == turn_pb2.REPLICA_KIND_ONE_SHOT)
+                if self._replicas is not None:
+                    told_by = told_by or time.monotonic() + MODELS_WITHIN_S
+                    if time.monotonic() >= told_by:
+                        return errors.models_unknown(each.name for each in able)
+                await asyncio.sleep(RECONNECT_S)
+        finally:
+            self._waiting[caller] -= 1
+            self._waiting += Counter()  # forgets callers of whom none waits
 
     async def _look(self) -> None:
         """Brings the list of replicas up to date, if the scheduler answers."""

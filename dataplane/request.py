@@ -131,7 +131,7 @@ class Request:
         self.too_large = False
         """Whether its body is larger than the limit, by its length or as it came."""
         self.fed_bytes = 0
-        """Bytes read while the head was not whole."""
+        """Bytes read while the head was not whole; behind it, those since the last ones of the body."""
         self.route: Route | None = None
         """Who answers; set when the head is whole, unless it is refused."""
         self._body_bytes = 0

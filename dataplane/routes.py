@@ -17,10 +17,11 @@ from common.ids import ID_SHAPE, is_id
 from dataplane import errors, forecast
 from dataplane.decide import Decisions
 from dataplane.exposition import CONTENT_TYPE, expose
-from dataplane.identity import RUN_ID, identify, identify_caller
+from dataplane.identity import RUN_ID, Identity, identify, identify_caller
 from dataplane.metrics import Snapshot
 from dataplane.request import Answer, Chat, Rare, Request, Route
 from dataplane.scheduler_client import SchedulerClient
+from dataplane.work import as_answer
 from protos import turn_pb2
 
 MODELS_S_MAX = 5.0
@@ -61,6 +62,16 @@ class Routes:
         rare = {"/health": self._health, "/metrics": self._metrics}.get(path)
         return self._find_rare(rare, method, path)
 
+    def crowded_out(self, caller: str) -> errors.ApiError | None:
+        """The refusal of one more turn of a caller of whom too many wait. Asked when the head is whole, and again when
+        the body is: others may have come meanwhile."""
+        waiting = self._scheduler.held_of(caller) + self._decisions.waiting_of(caller)
+        return errors.too_many_held(self._held_max) if waiting >= self._held_max else None
+
+    async def _decide(self, request: Request, identity: Identity) -> Answer:
+        refusal = self.crowded_out(identity.caller)
+        return as_answer(refusal, "") if refusal is not None else await self._decisions.decide(request, identity)
+
     def _find_v1(self, path: str, request: Request, grant: Grant) -> Route | errors.ApiError:
         method = request.method
         if path in (_CHAT, _DECIDE):
@@ -69,9 +80,9 @@ class Routes:
             identity = identify(request.headers, grant)
             if isinstance(identity, errors.ApiError):
                 return identity
-            if self._scheduler.held_of(identity.caller) >= self._held_max:
-                return errors.too_many_held(self._held_max)
-            return Chat(identity) if path == _CHAT else partial(self._decisions.decide, request, identity)
+            return self.crowded_out(identity.caller) or (
+                Chat(identity) if path == _CHAT else partial(self._decide, request, identity)
+            )
         if path.startswith(_RUNS):
             return self._find_run(path.removeprefix(_RUNS), request, grant)
         if path == _FORECAST:

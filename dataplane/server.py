@@ -55,6 +55,7 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_ahead_bytes",
+        "_body_came",
         "_closing",
         "_current",
         "_deadline",
@@ -91,6 +92,8 @@ class ClientConnection(asyncio.Protocol):
         self._work: Work | None = None
         self._ahead_bytes = 0
         """Bytes read while a request was being answered, at least."""
+        self._body_came = False
+        """Whether what was parsed last had bytes of a body in it."""
         self._held_back = False
         """Whether reading is paused until what was read is answered."""
         self._write_paused = False
@@ -164,9 +167,10 @@ class ClientConnection(asyncio.Protocol):
         self._current.target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
+        """One header. Those behind a chunked body, trailers, are nobody's."""
         assert self._current is not None
-        self._current.add_header(name, value)
+        if not self._current.method:
+            self._current.add_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The head is whole: who answers, and whether the body is wanted at all."""
@@ -196,6 +200,7 @@ class ClientConnection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
         assert self._current is not None
+        self._body_came = True
         self._current.add_body(data, self._server.config.body_bytes_max)
 
     def on_message_complete(self) -> None:
@@ -281,6 +286,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _parse(self, data: bytes) -> None:
         assert self._parser is not None
+        before = self._current
+        was_past_head = before is not None and bool(before.method)
+        self._body_came = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -288,8 +296,13 @@ class ClientConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._fault = errors.malformed(str(error) or type(error).__name__)
         current = self._current
-        if current is not None and self._fault is None:
-            self._check_size(current, len(data))
+        if current is None or self._fault is not None:
+            return
+        if current.method and (self._body_came or not was_past_head or current is not before):
+            current.fed_bytes = 0
+        else:
+            current.fed_bytes += len(data)
+        self._check_size(current)
 
     def _check_reading(self, now: float) -> None:
         """A client that takes nothing of what waits for it, for too long, is treated as one that left."""
@@ -300,13 +313,11 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
         self._unread_bytes = waiting
 
-    def _check_size(self, request: Request, fed_bytes: int) -> None:
+    def _check_size(self, request: Request) -> None:
         """Finds what must be refused before the request is whole."""
         config = self._server.config
-        if not request.method:
-            request.fed_bytes += fed_bytes
-            if request.fed_bytes > config.header_bytes_max:
-                self._fault = errors.head_too_large(config.header_bytes_max)
+        if request.fed_bytes > config.header_bytes_max:
+            self._fault = errors.head_too_large(config.header_bytes_max)
         elif request.too_large:
             self._fault = request.refusal or errors.body_too_large(config.body_bytes_max)
         elif request.refusal is not None and request.expects_continue:
@@ -338,6 +349,10 @@ class ClientConnection(asyncio.Protocol):
         self._served = request
         route = request.route
         if isinstance(route, Chat):
+            crowd = self._server.routes.crowded_out(route.identity.caller)
+            if crowd is not None:
+                self.answer_error(crowd, route.identity.run_id or "")
+                return
             turn = self._work = new_turn(
                 self._server.proxy, self, self._server.retries, self._server.config.keep_alive_s
             )

@@ -1,0 +1,60 @@
+"""How many turns of a caller may wait for admission at once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.dataplane.conftest import Rig
+from tests.dataplane.raw_client import CHAT, RawClient, request
+from tests.waiting import wait_until
+
+BODY = json.dumps(CHAT).encode()
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(BODY)
+MOST = 2
+
+
+async def told(clients: list[RawClient]) -> list[str]:
+    """The codes of refusals."""
+    return [(await client.response()).json["error"]["code"] for client in clients]
+
+
+async def test_more_turns_of_a_caller_than_may_wait_are_refused(rig: Rig) -> None:
+    rig.scheduler.holds = True
+    await rig.start(held_max=MOST)
+    for waiting in range(1, MOST + 1):
+        client = await rig.client()
+        await client.send(request(CHAT))
+        await wait_until(lambda waiting=waiting: len(rig.scheduler.turns) == waiting)
+    response = await rig.ask(request(CHAT))
+    assert (response.status, response.json["error"]["code"]) == (429, "too_many_held_turns")
+    other = await rig.client()
+    await other.send(request(CHAT, "x-luftpause-caller: other"))
+    await wait_until(lambda: len(rig.scheduler.turns) == MOST + 1)
+
+
+async def test_heads_that_came_first_do_not_let_more_wait(rig: Rig) -> None:
+    rig.scheduler.holds = True
+    await rig.start(held_max=MOST)
+    clients = [await rig.client() for _ in range(MOST + 3)]
+    for client in clients:
+        await client.send(HEAD)
+    for number, client in enumerate(clients, 1):
+        await client.send(BODY)
+        await wait_until(lambda number=number: len(rig.scheduler.turns) == min(number, MOST))
+    assert await told(clients[MOST:]) == ["too_many_held_turns"] * 3
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["no model known", "no scheduler"])
+async def test_decisions_that_wait_for_a_models_name_count(rig: Rig, there: bool) -> None:
+    rig.scheduler.classifiers = {"c": []}
+    await rig.start(held_max=MOST)
+    if not there:
+        await rig.scheduler.stop()
+    asked = request({"input": "x"}, path="/v1/decide")
+    waiting = [await rig.client() for _ in range(MOST)]
+    for client in waiting:
+        await client.send(asked)
+    response = await rig.ask(asked)
+    assert (response.status, response.json["error"]["code"]) == (429, "too_many_held_turns")
