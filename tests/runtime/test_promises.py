@@ -16,6 +16,7 @@ from runtime.run import DECLINED, LEFT_IN_PROGRESS, NOT_REPEATED, RunState, conv
 from runtime.store import Append, StoreError
 from runtime.tool_specs import Done, NotStarted, Outcome, Unknown
 from tests.runtime.rig import Hold, Rig, results, rig
+from tests.waiting import wait_until
 
 BOTH = 'CALL save {"query": "a"}\nCALL send {"query": "b"}\nthen answer'
 
@@ -268,7 +269,7 @@ async def test_promise_12_a_run_that_waits_for_a_person_holds_no_task(r: Rig) ->
     handles = [await r.spawn("CALL delete {}", budget_seconds=60) for _ in range(5)]
     for handle in handles:
         await r.until(handle, "AwaitingApproval")
-    assert [r.journal(handle).task for handle in handles] == [None] * 5
+    await wait_until(lambda: [r.journal(handle).task for handle in handles] == [None] * 5)
     assert not r.runtime._executor._tasks
 
 
