@@ -15,6 +15,11 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n
 MOST = 2
 
 
+async def held(rig: Rig, number: int) -> None:
+    """Waits until so many turns wait."""
+    await wait_until(lambda: len(rig.scheduler.turns) == number)
+
+
 async def told(clients: list[RawClient]) -> list[str]:
     """The codes of refusals."""
     return [(await client.response()).json["error"]["code"] for client in clients]
@@ -26,12 +31,12 @@ async def test_more_turns_of_a_caller_than_may_wait_are_refused(rig: Rig) -> Non
     for waiting in range(1, MOST + 1):
         client = await rig.client()
         await client.send(request(CHAT))
-        await wait_until(lambda waiting=waiting: len(rig.scheduler.turns) == waiting)
+        await held(rig, waiting)
     response = await rig.ask(request(CHAT))
     assert (response.status, response.json["error"]["code"]) == (429, "too_many_held_turns")
     other = await rig.client()
     await other.send(request(CHAT, "x-luftpause-caller: other"))
-    await wait_until(lambda: len(rig.scheduler.turns) == MOST + 1)
+    await held(rig, MOST + 1)
 
 
 async def test_heads_that_came_first_do_not_let_more_wait(rig: Rig) -> None:
@@ -42,7 +47,7 @@ async def test_heads_that_came_first_do_not_let_more_wait(rig: Rig) -> None:
         await client.send(HEAD)
     for number, client in enumerate(clients, 1):
         await client.send(BODY)
-        await wait_until(lambda number=number: len(rig.scheduler.turns) == min(number, MOST))
+        await held(rig, min(number, MOST))
     assert await told(clients[MOST:]) == ["too_many_held_turns"] * 3
 
 
