@@ -168,6 +168,7 @@ async def test_no_turn_is_lost_or_runs_twice_while_the_scheduler_is_killed_again
     await wait_until(lambda: is_quiet(rig))
     for engine in ENGINES:
         seen.request_ids.update(rig.links[f">{engine}"].request_ids)
+        seen.marks.update(rig.links[f">{engine}"].marks)
     assert judge(seen).faults == {kind: [] for kind in ("lost", "doubled", "stuck", "leaked", "wrong")}
     assert set(seen.turns) == {"answered", "left"}, "a scheduler's end failed a turn"
     assert seen.turns["answered"] > 100
