@@ -16,7 +16,7 @@ from runtime import budgets
 from runtime.journal import Journal
 from runtime.llm import Model
 from runtime.records import Ended, JournalError, Limits, State
-from runtime.store import ReadOnlyError, Store
+from runtime.store import ReadOnlyError, Store, StoreError
 from runtime.tree import Tree
 
 CANCELLED = "cancelled"
@@ -48,7 +48,7 @@ class Endings:
         """Ends the run and all below it that have not ended: nothing is begun for them from here on.
 
         Raises StoreError. A store that is known not to take the ends stops nothing; where it is found out only now, the
-        runs rest until the next start.
+        runs rest until it has room or the next start.
         """
         if self._store.broken is not None:
             raise ReadOnlyError(self._store.broken)
@@ -62,6 +62,10 @@ class Endings:
                 await journal.append(Ended(at=time.time(), state=state, text=text))
             except JournalError:
                 continue  # it had ended by itself
+            except StoreError:
+                for each in ending:
+                    each.is_ending = False
+                raise
             ended.append(journal)
             self.on_end(journal)
         return ended

@@ -21,7 +21,7 @@ Fence = Mapping[str, bytes | None]
 """What the store must hold for this runtime to be its owner."""
 
 
-_KEPT_S = 0.2
+KEPT_S = 0.2
 """Pause between two tries to write what could not be written."""
 
 
@@ -93,7 +93,7 @@ class Journal:
         Goes on if whoever asked is cancelled. Raises JournalError if they cannot follow, StoreError if they cannot be
         written; then nothing has changed.
         """
-        if self._is_keeping:
+        if self._is_keeping and self._store.broken is not None:
             raise ReadOnlyError("what happened before could not be written yet")
         await asyncio.shield(asyncio.ensure_future(self._append(records, keeps=False)))
 
@@ -134,7 +134,7 @@ class Journal:
                     if not (keeps and self._store.wants_room):
                         raise
                 self._is_keeping = True
-                await asyncio.sleep(_KEPT_S)
+                await asyncio.sleep(KEPT_S)
         finally:
             self._is_keeping = False
 

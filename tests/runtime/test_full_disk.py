@@ -22,23 +22,20 @@ from tests.waiting import wait_until, wait_until_sync
 
 
 class SmallStore:
-    """A store that has no room from a moment on, until it has."""
+    """A store that has no room from a moment on, until it has and is revived."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
         self.is_full = False
+        self.broken: str | None = None
         self.refused = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     @property
-    def broken(self) -> str | None:
-        return "no room" if self.is_full else None
-
-    @property
     def wants_room(self) -> bool:
-        return self.is_full
+        return self.broken is not None
 
     async def commit(
         self,
@@ -47,9 +44,15 @@ class SmallStore:
         expects: Mapping[str, bytes | None] | None = None,
     ) -> None:
         if self.is_full:
+            self.broken = "no room"
+        if self.broken is not None:
             self.refused += len(appends)
-            raise ReadOnlyError("no room")
+            raise ReadOnlyError(self.broken)
         await self._store.commit(appends, puts, expects)
+
+    async def revive(self, puts: Mapping[str, bytes], expects: Mapping[str, bytes | None]) -> None:
+        self.broken = None
+        await self.commit(puts=puts, expects=expects)
 
 
 @pytest.fixture
@@ -102,7 +105,11 @@ async def test_a_reply_that_had_no_room_is_asked_for_again_when_there_is_some(r:
     assert results(await r.settled(asked)) == ["delete did something"]
 
 
-async def test_a_budget_that_ran_out_while_the_disk_was_full_ends_its_run(r: Rig, small: SmallStore) -> None:
+@pytest.mark.parametrize("kept_s", [0.01, 0.5], ids=["the-outcome-first", "the-end-first"])
+async def test_a_budget_that_ran_out_while_the_disk_was_full_ends_its_run(
+    r: Rig, small: SmallStore, monkeypatch: pytest.MonkeyPatch, kept_s: float
+) -> None:
+    monkeypatch.setattr("runtime.journal.KEPT_S", kept_s)
     hold = r.tools.behaves["send"] = Hold()
     handle = await r.spawn("CALL send {}", budget_seconds=0.5)
     await hold.started.wait()
@@ -112,6 +119,21 @@ async def test_a_budget_that_ran_out_while_the_disk_was_full_ends_its_run(r: Rig
     small.is_full = False
     await r.until(handle, "BudgetExceeded")
     assert results(await r.settled(handle)) == ["held"]
+
+
+async def test_a_run_whose_end_found_the_disk_full_goes_on_when_it_has_room_and_can_be_ended(
+    r: Rig, small: SmallStore
+) -> None:
+    hold = r.tools.behaves["lookup"] = Hold()
+    handle = await r.spawn("CALL lookup {}")
+    await hold.started.wait()
+    small.is_full = True
+    with pytest.raises(ReadOnlyError):
+        await r.runtime.cancel(handle)
+    small.is_full = False
+    await wait_until(lambda: r.times("lookup") == 2)
+    await r.runtime.cancel(handle)
+    assert r.state(handle) == "Cancelled"
 
 
 async def test_what_is_kept_of_a_run_comes_before_all_else_of_it(r: Rig, small: SmallStore) -> None:
