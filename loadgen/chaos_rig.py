@@ -27,7 +27,8 @@ from dataclasses import dataclass
 
 from loadgen.chaos_link import HOST, Link
 from loadgen.chaos_plan import ENGINES, LINKS, SERVICES, Fault
-from loadgen.relay_rig import RigError, free_ports, python
+from loadgen.ports import free_ports
+from loadgen.relay_rig import RigError, python
 
 MODEL = "fake-1b"
 MAX_IN_FLIGHT = 8

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from loadgen.fanout_rig import wait_healthy
-from loadgen.relay_rig import HOST, RigError, Started, Starter, free_ports, python
+from loadgen.ports import free_ports
+from loadgen.relay_rig import HOST, RigError, Started, Starter, python
 
 MODEL = "fake-1b"
 CLASSIFIER = "fake-classifier"

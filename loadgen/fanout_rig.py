@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from loadgen.relay_rig import HOST, READY_WITHIN_S, RigError, Started, Starter, free_ports, python
+from loadgen.ports import free_ports
+from loadgen.relay_rig import HOST, READY_WITHIN_S, RigError, Started, Starter, python
 
 MODEL = "fake-1b"
 LOOK_INTERVAL_S = 0.1

@@ -16,7 +16,8 @@ from typing import Any
 import aiohttp
 
 from loadgen.fanout_rig import wait_healthy
-from loadgen.relay_rig import HOST, Starter, free_ports, python
+from loadgen.ports import free_ports
+from loadgen.relay_rig import HOST, Starter, python
 
 MODEL = "fake-hosted"
 PERIOD_S = 60.0

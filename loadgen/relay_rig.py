@@ -14,7 +14,6 @@ import os
 import pathlib
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen import relay_wire
+from loadgen.ports import free_ports
 
 HOST = "127.0.0.1"
 READY_WITHIN_S = 30.0
@@ -236,14 +236,6 @@ def _allow_files() -> None:
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _write_pool(folder: pathlib.Path, ports: Sequence[int]) -> pathlib.Path:

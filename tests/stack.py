@@ -15,7 +15,6 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,20 +23,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadgen.ports import free_ports
 from tests.waiting import wait_until_sync
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
-
-
-def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports of the loopback interface that nobody listens on."""
-    with contextlib.ExitStack() as sockets:
-        opened = [sockets.enter_context(socket.socket()) for _ in range(count)]
-        for each in opened:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in opened]
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:

@@ -23,9 +23,10 @@ from loadgen.compare import engines
 from loadgen.compare.arms import Arm, Place
 from loadgen.compare.engines import Fakes, Served
 from loadgen.compare.figures import Sample
-from loadgen.compare.processes import body_of, free_ports, started
+from loadgen.compare.processes import body_of, started
 from loadgen.compare.subagents import runtime_before
 from loadgen.driver import Load, Target
+from loadgen.ports import free_ports
 from loadgen.spawning import SpawnLoad
 from loadgen.workload import Group
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
-from loadgen.compare.processes import HOST, ProcessError, body_of, free_ports, started
+from loadgen.compare.processes import HOST, ProcessError, body_of, started
 from loadgen.driver import fault_kind
+from loadgen.ports import free_ports
 from scheduler import metrics_text
 
 IDLE_WITHIN_S = 120.0

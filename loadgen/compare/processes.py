@@ -7,7 +7,6 @@ import contextlib
 import os
 import pathlib
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
@@ -111,12 +110,3 @@ async def body_of(session: aiohttp.ClientSession, url: str) -> bytes | None:
     """The body of `GET url`; None unless it answers 2xx. Raises aiohttp.ClientError, OSError and TimeoutError."""
     async with asyncio.timeout(_GET_TIMEOUT_S), session.get(url) as answer:
         return await answer.read() if answer.ok else None
-
-
-def free_ports(count: int) -> list[int]:
-    """`count` different ports of loopback that nobody listens on now."""
-    with contextlib.ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]

@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Mapping
 
 import aiohttp
 
-from loadgen.compare.processes import HOST, body_of, free_ports, started
+from loadgen.compare.processes import HOST, body_of, started
+from loadgen.ports import free_ports
 
 
 @contextlib.asynccontextmanager

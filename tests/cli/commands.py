@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cli import processes
-from tests.stack import environment, free_ports
+from loadgen.ports import free_ports
+from tests.stack import environment
 from tests.waiting import wait_until_sync
 
 STANDINS = "tests.cli.standin_cli"

@@ -28,7 +28,8 @@ from luftpause_client.adapters.openai import OpenAITurn
 from openai import OpenAI
 from pydantic import SecretStr
 
-from tests.stack import fetched, free_ports, running_stack, started, wait_healthy
+from loadgen.ports import free_ports
+from tests.stack import fetched, running_stack, started, wait_healthy
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from luftpause_client import Action, Luftpause, LuftpauseError, session
 
-from tests.stack import free_ports
+from loadgen.ports import free_ports
 
 
 @contextlib.contextmanager

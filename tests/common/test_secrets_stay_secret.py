@@ -12,10 +12,11 @@ import grpc
 from aiohttp import web
 
 from common.auth import bearer_metadata
+from loadgen.ports import free_ports
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc, scheduler_pb2
 from protos.scheduler_pb2_grpc import SchedulerStub
-from tests.stack import answers, free_ports, started
+from tests.stack import answers, started
 from tests.waiting import wait_until
 
 KEY, TOKEN, ALICE, WRONG = (f"planted-{name}-7f3a9c" for name in ("key", "token", "alice", "wrong"))

@@ -7,7 +7,8 @@ import signal
 
 import pytest
 
-from tests.stack import free_ports, signal_until_ended, start
+from loadgen.ports import free_ports
+from tests.stack import signal_until_ended, start
 from tests.waiting import wait_until_sync
 
 pytestmark = pytest.mark.e2e

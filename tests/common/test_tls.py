@@ -14,10 +14,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.tls import Tls, TlsError
+from loadgen.ports import free_ports
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc
 from tests.certificates import certificate
-from tests.stack import free_ports, started
+from tests.stack import started
 from tests.waiting import wait_until
 
 CHAT = {"model": "fake-1b", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.stack import Stack, fetched, free_ports, running_stack, started, wait_healthy
+from loadgen.ports import free_ports
+from tests.stack import Stack, fetched, running_stack, started, wait_healthy
 from tests.waiting import wait_until_sync
 
 pytestmark = pytest.mark.e2e

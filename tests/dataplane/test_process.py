@@ -13,7 +13,8 @@ import socket
 
 import pytest
 
-from tests.stack import Service, free_ports, running_stack, start, started, wait_healthy
+from loadgen.ports import free_ports
+from tests.stack import Service, running_stack, start, started, wait_healthy
 from tests.waiting import wait_until_sync
 
 SETTINGS = {"LUFTPAUSE_DATAPLANE_SCHEDULER": "127.0.0.1:1"}

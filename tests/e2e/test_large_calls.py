@@ -13,10 +13,11 @@ import grpc
 import pytest
 
 from common.auth import bearer_metadata
+from loadgen.ports import free_ports
 from protos import runtime_pb2, runtime_pb2_grpc, turn_pb2
 from protos.scheduler_pb2 import AdmitRequest
 from protos.scheduler_pb2_grpc import SchedulerStub
-from tests.stack import Service, free_ports, running_stack, started, wait_healthy
+from tests.stack import Service, running_stack, started, wait_healthy
 
 MESSAGE_BYTES = 30 * 2**20
 """Of one character: some 30 KB on the wire, compressed."""

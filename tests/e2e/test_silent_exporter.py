@@ -16,7 +16,8 @@ import aiohttp
 import pytest
 
 from common.span_export import QUEUE_MAX
-from tests.stack import Stack, fetched, free_ports, running_stack
+from loadgen.ports import free_ports
+from tests.stack import Stack, fetched, running_stack
 
 pytestmark = pytest.mark.e2e
 

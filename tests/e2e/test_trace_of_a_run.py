@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import grpc
 import pytest
 
+from loadgen.ports import free_ports
 from protos import runtime_pb2, runtime_pb2_grpc
 from tests.collector import TakenSpan, grpc_collector, http_collector
-from tests.stack import Service, Stack, fetched, free_ports, running_stack, started, wait_healthy
+from tests.stack import Service, Stack, fetched, running_stack, started, wait_healthy
 
 ABOVE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 STOP_S_MAX = 5.0

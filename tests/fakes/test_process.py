@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from fakes.engine.config import EngineConfig
-from tests.stack import answers, environment, free_ports, start
+from loadgen.ports import free_ports
+from tests.stack import answers, environment, start
 from tests.waiting import wait_until_sync
 
 TIMEOUT_S = 20

@@ -11,7 +11,8 @@ import pytest
 
 from fakes.provider import headers
 from fakes.provider.windows import Bucket, Charge, Quota
-from tests.stack import free_ports, started, wait_healthy
+from loadgen.ports import free_ports
+from tests.stack import started, wait_healthy
 
 
 def quota(*, fixed: bool = False, says: float = 1.0) -> Quota:

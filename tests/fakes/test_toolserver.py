@@ -16,7 +16,8 @@ from mcp_types import RequestParamsMeta, TextContent
 
 from fakes.tool_effects import DELAY_S_MAX, Call, Effects, delay_s, found
 from fakes.toolserver import ToolServerConfig, main, serve
-from tests.stack import environment, free_ports, started, wait_healthy
+from loadgen.ports import free_ports
+from tests.stack import environment, started, wait_healthy
 
 
 def call(tool: str, key: str = "k", **arguments: Any) -> Call:

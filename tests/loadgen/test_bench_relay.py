@@ -13,8 +13,9 @@ from collections.abc import Iterator
 import pytest
 
 from loadgen import bench_relay, relay_figures, relay_rig, relay_wire
+from loadgen.ports import free_ports
 from loadgen.relay_figures import Sample
-from tests.stack import ROOT, environment, free_ports
+from tests.stack import ROOT, environment
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads other processes as Linux tells of them")

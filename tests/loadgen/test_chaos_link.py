@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from loadgen.chaos_link import DELAY_S, HOST, Link
-from tests.stack import free_ports
+from loadgen.ports import free_ports
 from tests.waiting import wait_until
 
 

@@ -10,9 +10,9 @@ from email.utils import format_datetime
 import pytest
 
 from loadgen.driver import Load, LoadError, Target, first_model, retry_after_s
+from loadgen.ports import free_ports
 from loadgen.workload import Group, Workload
 from tests.loadgen.scripted_engine import ScriptedEngine
-from tests.stack import free_ports
 from tests.waiting import wait_until
 
 QUICK = Workload(turns=2, context_chars=100, growth_chars=10, tool_s_min=0.0, tool_s_max=0.01)

@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 import pytest
 
+from loadgen.ports import free_ports
 from tests.loadgen.scripted_engine import ScriptedEngine
-from tests.stack import ROOT, environment, free_ports
+from tests.stack import ROOT, environment
 from tests.waiting import wait_until
 
 QUICK = ("--turns", "2", "--context-chars", "100", "--tool-s-min", "0", "--tool-s-max", "0.01")

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from loadgen.mcp_calls import CallError, McpTools
+from loadgen.ports import free_ports
 from tests.runtime.service_process import RuntimeProcess, running_runtime
-from tests.stack import ROOT, environment, free_ports
+from tests.stack import ROOT, environment
 from tests.waiting import wait_until
 
 TOKEN = "secret"

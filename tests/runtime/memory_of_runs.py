@@ -15,11 +15,12 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
+from loadgen.ports import free_ports
 from runtime.tool_config import Server
 from runtime.tool_specs import Outcome
 from tests.runtime.rig import Behaviour, Hold, rig
 from tests.runtime.tool_servers import opened
-from tests.stack import free_ports, started, wait_healthy
+from tests.stack import started, wait_healthy
 from tests.waiting import wait_until
 
 

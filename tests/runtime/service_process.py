@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tests.stack import Service, free_ports, start, started, wait_healthy
+from loadgen.ports import free_ports
+from tests.stack import Service, start, started, wait_healthy
 
 
 @dataclass

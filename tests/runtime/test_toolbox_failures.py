@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from loadgen.ports import free_ports
 from runtime.tool_config import Server
 from runtime.tool_specs import Done, NotStarted, Outcome, Unknown
 from runtime.toolbox import Toolbox
@@ -30,7 +31,7 @@ from tests.runtime.tool_servers import (
     scripted,
     serving,
 )
-from tests.stack import ROOT, free_ports
+from tests.stack import ROOT
 from tests.waiting import wait_until
 
 

@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from common.auth import Guard
 from common.ids import ReplicaName
 from common.pool import Replica
+from loadgen.ports import free_ports
 from protos.scheduler_pb2 import AdmitRequest, WatchRequest
 from protos.scheduler_pb2_grpc import SchedulerStub
 from scheduler.__main__ import _serve, main
@@ -34,7 +35,7 @@ def settings(folder: pathlib.Path, pool: str, **more: str) -> tuple[dict[str, st
     """Settings on free ports with this pool file, and the ports."""
     path = folder / "pool.toml"
     path.write_text(pool)
-    port, status_port = stack.free_ports(2)
+    port, status_port = free_ports(2)
     values = {
         "LUFTPAUSE_POOL": str(path),
         "LUFTPAUSE_SCHEDULER_PORT": str(port),

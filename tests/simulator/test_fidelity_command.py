@@ -11,7 +11,8 @@ import pytest
 
 from fakes.engine import profile_file
 from fakes.engine.latency import CPU_TESTBED
-from tests.stack import ROOT, answers, environment, free_ports, start
+from loadgen.ports import free_ports
+from tests.stack import ROOT, answers, environment, start
 from tests.waiting import wait_until_sync
 
 pytestmark = pytest.mark.e2e

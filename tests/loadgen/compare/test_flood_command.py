@@ -15,8 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.bench import app
+from loadgen.ports import free_ports
 from tests.loadgen.scripted_engine import ScriptedEngine
-from tests.stack import ROOT, environment, free_ports
+from tests.stack import ROOT, environment
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e

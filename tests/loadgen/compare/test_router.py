@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 
+from loadgen.ports import free_ports
 from tests.loadgen.scripted_engine import ScriptedEngine
-from tests.stack import ROOT, environment, free_ports
+from tests.stack import ROOT, environment
 from tests.waiting import wait_until
 
 BODY = {"model": "m", "messages": [], "stream": True}
