@@ -14,7 +14,7 @@ from tests.fuzz.fuzzing import mutated, some, some_bytes, some_text
 
 M = TypeVar("M", bound=Message)
 Known = Mapping[str, Sequence[Any]]
-"""Right texts and bytes of fields, by their names."""
+"""Right values of fields, by their names; none: where it is right, the field is left out."""
 
 _IDS = ["a", "b", "r-1", "t-1", "t-2"]
 _WRONG_TEXTS = ["", "a b", "x" * 200, "\x00"]
@@ -57,7 +57,7 @@ class _Maker:
             if field.is_repeated
             else self.value(field, depth)
             for field in _fields_of(descriptor)
-            if self.chance.random() < self.present
+            if self.chance.random() < (self.present if self.known.get(field.name, _IDS) else self.wrong)
         }
 
     def value(self, field: Any, depth: int) -> Any:
@@ -69,7 +69,8 @@ class _Maker:
             _, *right = field.enum_type.values_by_number
             return self.chance.choice([0, 99] if is_wrong else right)
         if kind != FieldDescriptor.CPPTYPE_STRING:
-            return self.chance.choice(_NUMBERS.get(kind, _INTS)[is_wrong])
+            known = None if is_wrong else self.known.get(field.name)
+            return self.chance.choice(known or _NUMBERS.get(kind, _INTS)[is_wrong])
         if field.type == FieldDescriptor.TYPE_BYTES:
             known = self.known.get(field.name)
             return mutated(self.chance, self.chance.choice(known)) if known else some_bytes(self.chance, 5)

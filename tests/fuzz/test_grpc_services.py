@@ -1,4 +1,5 @@
-"""Any messages to the gRPC services, in any order: an answer or a status that is not our fault, and a sound state."""
+"""Any messages to the gRPC services, in any order: an answer or a status that is not our fault, a sound state, and
+others are answered."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import itertools
 import pathlib
 import random
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 import pytest
@@ -26,7 +28,7 @@ from protos.scheduler_pb2 import (
 )
 from runtime import grpc_server
 from scheduler.invariants import check
-from tests.fuzz.fuzzing import fuzz
+from tests.fuzz.fuzzing import HANG_S, fuzz
 from tests.fuzz.messages import Known, any_of
 from tests.runtime.rig import rig
 from tests.scheduler.running_host import A, B, RunningHost, running_host
@@ -63,14 +65,38 @@ OF_THE_SCHEDULER: list[tuple[str, type[Message], int]] = [
     ("Resync", ResyncRequest, 3),
 ]
 """Its methods but Dispatch, and how many messages each may get."""
-SCHEDULERS = {"model": ["m", "n"]}
+TURNS = [f"t-{number}" for number in range(300)]
+SCHEDULERS: Known = {
+    "model": ["m", "n"],
+    **dict.fromkeys(("turn_id", "abandons", "renewals"), TURNS),
+    "run_id": ["", *(f"r-{number}" for number in range(50))],
+    "caller": ["", "a", "b"],
+    "replica": ["a", "b"],
+    "fallbacks": [],
+    **dict.fromkeys(("wait_ms_max", "deadline_ms"), (60_000,)),
+    "budget_usd": [10.0],
+}
+REPLICAS = (A, replace(B, max_in_flight=8))
+"""Turns of a crowd are placed, and held where others of it are."""
 _numbers = itertools.count(1)
 
 
-def batches(chance: random.Random) -> tuple[list[DispatchRequest], bool]:
-    """Messages of one stream, and whether it is opened before; `MESSAGES` on average."""
+class Stream(NamedTuple):
+    """What is sent on one."""
+
+    messages: list[DispatchRequest]
+    """`MESSAGES` on average."""
+    is_opened: bool
+    """After a hello and a resync, and with right sequences."""
+    stays: bool
+    """It is not closed right after the last message."""
+
+
+def stream(chance: random.Random) -> Stream:
+    """Any."""
     count = chance.randint(1, 2 * MESSAGES - 1)
-    return [any_of(chance, DispatchRequest, SCHEDULERS) for _ in range(count)], chance.random() < 0.9
+    messages = [any_of(chance, DispatchRequest, SCHEDULERS) for _ in range(count)]
+    return Stream(messages, is_opened=chance.random() < 0.9, stays=chance.random() < 0.5)
 
 
 def crowd_of(make: Callable[[random.Random], T]) -> Callable[[random.Random], list[T]]:
@@ -78,36 +104,52 @@ def crowd_of(make: Callable[[random.Random], T]) -> Callable[[random.Random], li
     return lambda chance: [make(chance) for _ in range(CROWD)]
 
 
-async def dispatch(running: RunningHost, made: list[DispatchRequest], opened: bool) -> None:
-    """One stream with these messages; `opened`: after a hello and a resync, and with right sequences."""
+async def dispatch(running: RunningHost, made: Stream) -> None:
     client = running.dispatch()
-    if opened:
+    if made.is_opened:
         client_id = f"d-{next(_numbers)}"
         await client.open(client_id, resync=ResyncRequest(complete=True))
-        for number, each in enumerate(made, 3):
+        for number, each in enumerate(made.messages, 3):
             each.sequence = number
             each.ClearField("hello")
             each.ClearField("resync")
     try:
-        for each in made:
+        for each in made.messages:
             await client.call.write(each)
-        await client.call.done_writing()
+        if not made.stays:
+            await client.call.done_writing()
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
         pass  # it was refused before all was written
     assert await status_of(client.call) not in OURS
     assert not running.host.failed.is_set()
 
 
+async def sound(running: RunningHost) -> None:
+    """Whether the scheduler is sound and answers another dataplane."""
+    check(running.host.state)
+    another = running.dispatch()
+    await another.open(f"d-{next(_numbers)}")
+    await another.acknowledged()
+    another.call.cancel()
+
+
 def test_any_messages_of_a_dispatch_stream_leave_a_sound_state(request: pytest.FixtureRequest) -> None:
     with asyncio.Runner() as runner:
-        context = running_host((A, B))
+        context = running_host(REPLICAS)
         running = runner.run(context.__aenter__())
 
-        async def crowd(made: list[tuple[list[DispatchRequest], bool]]) -> None:
-            await asyncio.gather(*(dispatch(running, *each) for each in made))
-            check(running.host.state)
+        were_held = 0
 
-        fuzz(request, crowd_of(batches), lambda made: runner.run(crowd(made)), each=MESSAGES * CROWD)
+        async def crowd(made: list[Stream]) -> None:
+            nonlocal were_held
+            streams = asyncio.gather(*(dispatch(running, each) for each in made))
+            await asyncio.sleep(PATIENCE_S / 2)
+            were_held += sum(running.host.state.held)
+            await streams
+            await sound(running)
+
+        fuzz(request, crowd_of(stream), lambda made: runner.run(crowd(made)), each=MESSAGES * CROWD)
+        assert were_held
         runner.run(context.__aexit__(None, None, None))
 
 
@@ -119,7 +161,7 @@ def call_of_the_scheduler(chance: random.Random) -> tuple[str, list[Any]]:
 
 def test_any_calls_of_the_scheduler_leave_a_sound_state(request: pytest.FixtureRequest) -> None:
     with asyncio.Runner() as runner:
-        context = running_host((A, B))
+        context = running_host(REPLICAS)
         running = runner.run(context.__aenter__())
 
         async def ask(method: str, messages: list[Any]) -> None:
@@ -130,7 +172,7 @@ def test_any_calls_of_the_scheduler_leave_a_sound_state(request: pytest.FixtureR
 
         async def crowd(made: list[tuple[str, list[Any]]]) -> None:
             await asyncio.gather(*(ask(*each) for each in made))
-            check(running.host.state)
+            await sound(running)
 
         fuzz(request, crowd_of(call_of_the_scheduler), lambda made: runner.run(crowd(made)), each=CROWD)
         runner.run(context.__aexit__(None, None, None))
@@ -185,6 +227,7 @@ def test_any_calls_of_the_runtime_are_answered_without_a_fault_of_ours(
 
         async def crowd(made: list[tuple[str, Message]]) -> None:
             await asyncio.gather(*(ask(*each) for each in made))
+            await stub.List(runtime_pb2.ListRequest(limit=1), timeout=HANG_S)
 
         fuzz(request, crowd_of(make), lambda made: runner.run(crowd(made)), each=CROWD)
         runner.run(channel.close())

@@ -16,7 +16,7 @@ from tests.fuzz.fuzzing import fuzz
 from tests.fuzz.requests import connection, statuses
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
-BODIES = [
+BODIES = (
     b"",
     b"{}",
     CHAT,
@@ -26,14 +26,14 @@ BODIES = [
     b'{"messages":' + b"[" * 300,
     b'{"input":"x","labels":["a","b"]}',
     b'"\\ud800"',
-]
-SERVED = [
+)
+SERVED = (
     b"POST /v1/chat/completions HTTP/1.1",
     b"POST /v1/decide HTTP/1.1",
     b"GET /v1/models HTTP/1.1",
     b"DELETE /v1/runs/r1 HTTP/1.1",
     b"GET /metrics HTTP/1.1",
-]
+)
 
 
 class Transport:

@@ -1,23 +1,37 @@
-"""Any bytes on a connection to the runtime's front, MCP behind it, or to the scheduler's: no fault of ours, no hang."""
+"""Any bytes on connections to a service that works: no fault of ours, nothing left behind, others are answered.
+
+The runtime's front with MCP, the scheduler's, and the dataplane's with a scheduler and a simulated engine behind it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import AsyncIterator, Callable
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from common.auth import Guard
+from common.pool import Pool
+from dataplane.app import App
+from dataplane.config import DataplaneConfig
+from fakes.engine.config import EngineConfig
+from fakes.engine.server import EngineServer
 from scheduler import http
-from tests.fuzz.fuzzing import fuzz
+from scheduler.invariants import check
+from tests.fuzz import test_http_front
+from tests.fuzz.fuzzing import HANG_S, fuzz
 from tests.fuzz.requests import connection, statuses
 from tests.runtime.conformance_server import own_tools
 from tests.scheduler.running_host import A, B, running_host
+from tests.waiting import wait_until
 
 PATIENCE_S = 0.25
 """What has not come until then does not come: a request may not be whole, a stream of events stays open."""
@@ -32,7 +46,7 @@ MCP = b"\r\n".join(
         b"content-type: application/json",
     )
 )
-SERVED = [
+SERVED = (
     *(b"GET /%b HTTP/1.1\r\nhost: localhost" % path for path in (b"status", b"health", b"metrics", b"", b"?runtime=x")),
     MCP,
     MCP,
@@ -42,7 +56,7 @@ SERVED = [
     b"GET /mcp HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream",
     b"DELETE /mcp HTTP/1.1\r\nhost: localhost\r\nmcp-session-id: x",
     b"GET /status HTTP/1.1\r\nhost: [::1\r\norigin: http://[",
-]
+)
 
 
 def call(method: str, **parameters: Any) -> bytes:
@@ -57,7 +71,7 @@ def call(method: str, **parameters: Any) -> bytes:
 
 
 CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "fuzz", "version": "1"}}
-BODIES = [
+BODIES = (
     call("initialize", **CLIENT),
     call("tools/list"),
     call("tools/call", name="status", arguments={}),
@@ -73,15 +87,18 @@ BODIES = [
     b'"\\ud800"',
     b'{"jsonrpc":"2.0","id":1e999,"method":"ping"}',
     b"",
-]
+)
 
 
-async def said_to(port: int, parts: list[bytes]) -> bytes:
+HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+
+
+async def said_to(port: int, parts: list[bytes], patience_s: float = PATIENCE_S) -> bytes:
     """What a client reads that sends `parts`, and leaves when nothing comes any more."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     said = bytearray()
     with contextlib.suppress(TimeoutError, ConnectionError):
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             for part in parts:
                 writer.write(part)
                 await asyncio.sleep(0)
@@ -93,47 +110,81 @@ async def said_to(port: int, parts: list[bytes]) -> bytes:
     return bytes(said)
 
 
+@dataclass(frozen=True)
+class Front:
+    """A service's HTTP front."""
+
+    port: int
+    served: Sequence[bytes] = SERVED
+    bodies: Sequence[bytes] = BODIES
+    left_behind: Callable[[], object] = lambda: None
+    """What is left of a crowd that has gone, if anything."""
+
+
 @contextlib.asynccontextmanager
-async def runtime_front(folder: pathlib.Path) -> AsyncIterator[int]:
-    """The port of a runtime."""
+async def runtime_front(folder: pathlib.Path) -> AsyncIterator[Front]:
     async with own_tools(folder) as url:
-        yield int(url.removesuffix("/mcp").rpartition(":")[2])
+        yield Front(int(url.removesuffix("/mcp").rpartition(":")[2]))
 
 
 @contextlib.asynccontextmanager
-async def scheduler_front(_folder: pathlib.Path) -> AsyncIterator[int]:
-    """The port of a scheduler."""
+async def scheduler_front(_folder: pathlib.Path) -> AsyncIterator[Front]:
     async with running_host((A, B)) as running:
         runner, port = await http.start(running.host, "127.0.0.1", 0, Guard())
-        yield port
+        yield Front(port)
         await runner.cleanup()
 
 
-@pytest.mark.parametrize("front", [runtime_front, scheduler_front])
+@contextlib.asynccontextmanager
+async def dataplane_front(_folder: pathlib.Path) -> AsyncIterator[Front]:
+    """Turns are relayed, four at a time, and others are held."""
+    engine = EngineServer(EngineConfig(model="m", speed=50.0, reply_tokens=4), 0)
+    await engine.start()
+    replica = dataclasses.replace(A, url=f"http://127.0.0.1:{engine.port}", max_in_flight=4)
+    ended = asyncio.Event()
+    async with running_host((replica,)) as running:
+        app = App(DataplaneConfig(port=0, scheduler=f"127.0.0.1:{running.port}"), Pool((replica,)))
+        serving = asyncio.create_task(app.serve(ended))
+        await wait_until(lambda: app.snapshot()["gauges"]["scheduler_connected"])
+        assert app.address is not None
+
+        def left_behind() -> object:
+            check(running.host.state)
+            gauges = app.snapshot()["gauges"]
+            return running.host.state.turns or {name: gauges[name] for name in ("held", "in_flight") if gauges[name]}
+
+        yield Front(app.address[1], test_http_front.SERVED, test_http_front.BODIES, left_behind)
+        assert app.snapshot()["counters"]["tokens_completion"], "some turns were relayed"
+        ended.set()
+        await serving
+    await engine.finish()
+
+
+@pytest.mark.parametrize("front", [runtime_front, scheduler_front, dataplane_front])
 def test_any_bytes_are_answered_in_http_without_a_fault_of_ours(
     request: pytest.FixtureRequest,
     tmp_path: pathlib.Path,
     caplog: pytest.LogCaptureFixture,
-    front: Callable[[pathlib.Path], contextlib.AbstractAsyncContextManager[int]],
+    front: Callable[[pathlib.Path], contextlib.AbstractAsyncContextManager[Front]],
 ) -> None:
     with asyncio.Runner() as runner:
         context = front(tmp_path)
-        port = runner.run(context.__aenter__())
+        tried = runner.run(context.__aenter__())
         faults: list[dict[str, Any]] = []
         runner.get_loop().set_exception_handler(lambda _loop, fault: faults.append(fault))
-        one = functools.partial(connection, served=SERVED, bodies=BODIES)
+        one = functools.partial(connection, served=tried.served, bodies=tried.bodies)
 
         async def crowd(made: list[list[bytes]]) -> None:
-            for said in await asyncio.gather(*(said_to(port, each) for each in made)):
+            for said in await asyncio.gather(*(said_to(tried.port, each) for each in made)):
                 assert all(100 <= status < 500 for status in statuses(said)), said
             assert not faults
             assert not [each.getMessage() for each in caplog.records if each.exc_info]
             caplog.clear()
+            await wait_until(lambda: not tried.left_behind())
+            assert statuses(await said_to(tried.port, [HEALTH], HANG_S)) == [200]
 
-        def crowd_of_them(chance: Any) -> list[list[bytes]]:
+        def crowd_of_them(chance: random.Random) -> list[list[bytes]]:
             return [one(chance) for _ in range(CROWD)]
 
         fuzz(request, crowd_of_them, lambda made: runner.run(crowd(made)), each=CROWD)
-        [status] = statuses(runner.run(said_to(port, [b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"])))
-        assert status == 200
         runner.run(context.__aexit__(None, None, None))
