@@ -52,6 +52,8 @@ SHARE = (0.8, 1.0, 0.92)
 """Of the KV cache by way: for the prefixes of runs, where they are kept, beside those of interactive runs; with four
 fifths all are found again: the blocks of runs that ended are younger than those of runs that pause, so they stay until
 those would be lost. Anew: for turns in flight; the rest is partly filled blocks and room to grow."""
+EMPTY_RUNS = 0.5
+"""Room for so many stays empty on average, since only whole ones fit: it costs the way with fewer runs more."""
 FOUND = (0.9, 0.55, 0.0)
 """Of a paused run's prefix by way: what is left when it comes back, as the simulator's engines have it."""
 
@@ -176,7 +178,7 @@ def predicted(economy: Economy, kv_tokens: int, interactive_tokens: float = 0.0)
     interactive = interactive_tokens / economy.context_tokens
     rates = []
     for way in Way:
-        most = max(1.0, fitting * SHARE[way])
+        most = max(1.0, fitting * SHARE[way] - EMPTY_RUNS)
         computed = economy.prompt_tokens - FOUND[way] * (economy.prompt_tokens - economy.fresh_tokens)
         pause_s = 0.0 if way is Way.ANEW else economy.pause_s
         turn_s = _turn_s(most, pause_s, computed * economy.prefill_s, (decode * base, decode * slope))
