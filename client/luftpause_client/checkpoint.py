@@ -6,13 +6,24 @@ import copy
 import hashlib
 import json
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from luftpause_client.errors import CheckpointError
 from luftpause_client.prediction import HISTORY_MAX, Cost
 
 FORMAT = "luftpause-checkpoint"
 VERSION = 1
+ANSWERS_MAX = 16
+"""Replies kept between two checkpoints; the oldest go."""
+
+
+class Answer(NamedTuple):
+    """A reply that no checkpoint has followed yet."""
+
+    asked: str
+    """Digest of the messages."""
+    reply: str
+    """As JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,8 @@ class Checkpoint:
     not_before_unix_s: float = 0.0
     """When a rate limit said to come again, in seconds since 1970."""
     completed: bool = False
+    answers: tuple[Answer, ...] = ()
+    """Since the last checkpoint: a run that was killed gets them again without asking."""
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -41,6 +54,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "history": [list(cost) for cost in checkpoint.history],
         "not_before_unix_s": checkpoint.not_before_unix_s,
         "completed": checkpoint.completed,
+        "answers": [list(answer) for answer in checkpoint.answers],
     }
     envelope = {"format": FORMAT, "version": VERSION, "sha256": _sum(document), "run": document}
     return json.dumps(envelope).encode("ascii") + b"\n"
@@ -63,7 +77,8 @@ def decode(data: bytes, run_id: str) -> Checkpoint:
         raise CheckpointError(f"run_id: expected {run_id!r}, got {document.get('run_id')!r}")
     try:
         history = tuple(Cost(*pair) for pair in document.pop("history"))
-        return Checkpoint(history=history[-HISTORY_MAX:], **document)
+        answers = tuple(Answer(*pair) for pair in document.pop("answers", ()))
+        return Checkpoint(history=history[-HISTORY_MAX:], answers=answers[-ANSWERS_MAX:], **document)
     except (KeyError, TypeError) as problem:
         raise CheckpointError(f"not a checkpoint of version {VERSION}: {problem}") from problem
 
@@ -71,6 +86,24 @@ def decode(data: bytes, run_id: str) -> Checkpoint:
 def copied(checkpoint: Checkpoint) -> Checkpoint:
     """The same, with `state` and `messages` of its own, which whoever changes the originals does not change."""
     return replace(checkpoint, state=copy.deepcopy(checkpoint.state), messages=copy.deepcopy(checkpoint.messages))
+
+
+def digest(messages: list[Any]) -> str | None:
+    """What tells the same messages again; None where JSON cannot hold them."""
+    try:
+        return _sum(messages)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def answer_to(asked: str | None, reply: object) -> Answer | None:
+    """A reply to keep; None where JSON would not give it back as it is."""
+    if asked is None:
+        return None
+    try:
+        return Answer(asked, json.dumps(_kept("reply", reply)))
+    except CheckpointError:
+        return None
 
 
 def _kept(name: str, value: object) -> object:

@@ -7,6 +7,7 @@ written in `checkpoint` and `files`.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import threading
@@ -17,7 +18,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar, overload
 
 from luftpause_client import outlook as outlooks
-from luftpause_client.checkpoint import Checkpoint, copied
+from luftpause_client.checkpoint import ANSWERS_MAX, Answer, Checkpoint, answer_to, copied, digest
 from luftpause_client.errors import NotNowError, RunCompletedError
 from luftpause_client.files import CheckpointFile
 from luftpause_client.luftpause import Luftpause
@@ -46,6 +47,7 @@ class Reservation:
         """What is reserved."""
         self._prompt_bytes = prompt_bytes
         self._used = round(likely.tokens)
+        self._answer: Answer | None = None
 
     def settle(self, tokens_used: int) -> None:
         """What the turn took, prompt and completion. Without it, what was likely counts."""
@@ -53,10 +55,19 @@ class Reservation:
             raise TypeError(f"tokens_used: expected a whole number of at least 0, got {tokens_used!r}")
         self._used = tokens_used
 
+    def keep(self, answer: Answer | None) -> None:
+        """The turn's reply, for a run that is killed before its next checkpoint."""
+        self._answer = answer
+
     @property
     def cost(self) -> Cost:
         """What counts as spent when the block ends."""
         return Cost(self._prompt_bytes, self._used)
+
+    @property
+    def answer(self) -> Answer | None:
+        """What is kept when the block ends."""
+        return self._answer
 
 
 class Session(Generic[R]):
@@ -82,6 +93,7 @@ class Session(Generic[R]):
         self._lock = threading.RLock()
         self._reserved: list[Reservation] = []
         self._caution = 1.0
+        self._unused = dict(saved.answers)
         self.run_id = saved.run_id
         restored = copied(saved)
         self.state: dict[str, Any] = restored.state
@@ -119,7 +131,9 @@ class Session(Generic[R]):
         return self.next_action() is Action.CHECKPOINT
 
     def call(self, messages: Sequence[Any] | None = None) -> R:
-        """One turn with `messages` (else the session's); its reply. What it took is on the disk when this returns.
+        """One turn with `messages` (else the session's); its reply. What it took is on the disk when this returns, and
+        so is the reply until the next checkpoint: a run that is opened again without one, and asks the same, gets it
+        from there.
 
         NotNowError if it does not fit or a rate limit refuses it; any other error of the turn as it is. TypeError if
         the turn gives something else than a reply and its tokens. None of them keeps anything reserved.
@@ -127,12 +141,20 @@ class Session(Generic[R]):
         if self._turn is None:
             raise TypeError("turn: the session was opened without one; use `reserved`")
         asked = list(self.messages if messages is None else messages)
+        asked_digest = digest(asked)
+        with self._lock:
+            self._must_be_open()
+            known = self._unused.pop(asked_digest, None) if asked_digest is not None else None
+        if known is not None:
+            kept_reply: R = json.loads(known)
+            return kept_reply
         with self.reserved(asked) as reservation:
             answer = self._turn(asked)
             if not isinstance(answer, tuple) or len(answer) != 2:
                 raise TypeError(f"turn: expected (reply, tokens_used), got {type(answer).__name__}")
             reply, tokens_used = answer
             reservation.settle(tokens_used)
+            reservation.keep(answer_to(asked_digest, reply))
         return reply
 
     @contextlib.contextmanager
@@ -151,26 +173,31 @@ class Session(Generic[R]):
                     raise
                 self._caution = min(CAUTION_MAX, self._caution * CAUTION_STEP)
                 self._saved = replace(self._saved, not_before_unix_s=now + wait_s)
+                # Whoever leaves now and is started again at once must know of it too. A full disk is no reason to hide
+                # the refusal.
+                with contextlib.suppress(OSError):
+                    self._save(self._saved)
                 refused = outlooks.later(
                     wait_s, f"a rate limit refused the turn: {error}", reservation.tokens, self._wait_s_max
                 )
             raise NotNowError(refused) from error
         with self._lock:
             self._reserved.remove(reservation)
-            self._settle(reservation.cost)
+            self._settle(reservation.cost, reservation.answer)
 
     def checkpoint(self) -> None:
         """Returns when `state` and `messages` are on the disk, whole. CheckpointError if JSON cannot hold them,
         RunCompletedError after `complete`, OSError as the disk has it; then the one before is still there."""
         with self._lock:
             self._must_be_open()
-            self._save(replace(self._saved, state=self.state, messages=self.messages))
+            self._save(replace(self._saved, state=self.state, messages=self.messages, answers=()))
+            self._unused.clear()
 
     def complete(self) -> None:
         """A last checkpoint: the run is over, also for luftpause. Opened again, it is `completed`."""
         with self._lock:
             self._must_be_open()
-            self._save(replace(self._saved, state=self.state, messages=self.messages, completed=True))
+            self._save(replace(self._saved, state=self.state, messages=self.messages, answers=(), completed=True))
         if isinstance(self._telemetry, Luftpause):
             self._telemetry.end(self.run_id)
 
@@ -220,15 +247,17 @@ class Session(Generic[R]):
         windows = () if self._telemetry is None else windows_of(self._telemetry())
         return outlooks.look(windows, need, self._wait_s_max)
 
-    def _settle(self, cost: Cost) -> None:
+    def _settle(self, cost: Cost, answer: Answer | None) -> None:
         self._caution = max(1.0, self._caution * CAUTION_DECAY)
         # What was spent is durable at once, with the state of the last checkpoint: a crash forgets no spend.
+        answers = self._saved.answers if answer is None else (*self._saved.answers, answer)[-ANSWERS_MAX:]
         self._save(
             replace(
                 self._saved,
                 spent_tokens=self._saved.spent_tokens + cost.tokens,
                 turns=self._saved.turns + 1,
                 history=remembered(self._saved.history, cost),
+                answers=answers,
             )
         )
 

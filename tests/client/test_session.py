@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pathlib
 import threading
 from collections.abc import Callable
@@ -96,7 +98,6 @@ def test_a_refusal_is_waited_out_with_more_caution(tmp_path: pathlib.Path) -> No
         assert isinstance(refused.value.__cause__, TooManyError)
         assert refused.value.outlook.action is Action.CHECKPOINT
         assert run.outlook(ASK).need_tokens > before
-        run.checkpoint()
     with opened(tmp_path, turn, reading=1e6) as run:  # resumed too early
         assert run.should_suspend()
         with pytest.raises(NotNowError):
@@ -135,11 +136,53 @@ def test_what_was_spent_is_remembered_without_a_checkpoint_and_the_state_is_of_t
         assert run.state == {"step": 1}
 
 
+def test_a_refusal_is_told_though_the_disk_is_full(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def turn(_: list[Any]) -> tuple[str, int]:
+        monkeypatch.setattr(os, "replace", fail)
+        raise TooManyError("40")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with opened(tmp_path, turn) as run:
+        with pytest.raises(NotNowError):
+            run.call(ASK)
+        assert run.should_suspend()
+
+
+def test_a_reply_that_no_checkpoint_followed_is_not_asked_for_again(tmp_path: pathlib.Path) -> None:
+    asked: list[Any] = []
+
+    def turn(messages: list[Any]) -> tuple[dict[str, Any], int]:
+        asked.append(messages)
+        return {"content": f"reply {len(asked)}"}, 100
+
+    other = [{"role": "user", "content": "Other"}]
+    with session("r", turn, folder=tmp_path) as run:
+        assert run.call(ASK) == {"content": "reply 1"}
+        assert run.call(other) == {"content": "reply 2"}
+    with session("r", turn, folder=tmp_path) as run:  # killed before its checkpoint
+        assert [run.call(ASK), run.call(other)] == [{"content": "reply 1"}, {"content": "reply 2"}]
+        assert (len(asked), run.spent_tokens, run.turns) == (2, 200, 2)
+        assert run.call(ASK) == {"content": "reply 3"}, "asked anew by one session, it is another turn"
+        run.checkpoint()
+    with session("r", turn, folder=tmp_path) as run:
+        assert run.call(ASK) == {"content": "reply 4"}, "the checkpoint has what was replied before"
+
+
+def test_a_reply_that_json_cannot_hold_is_asked_for_again(tmp_path: pathlib.Path) -> None:
+    replies = [object(), object()]
+    for reply in replies:
+        with session("r", lambda _, reply=reply: (reply, 1), folder=tmp_path) as run:
+            assert run.call(ASK) is reply
+
+
 def test_a_budget_covers_the_run_also_after_it_was_resumed(tmp_path: pathlib.Path) -> None:
     calls = 0
     while not (run := opened(tmp_path, budget_tokens=1500)).should_suspend():
         with run:
             run.call(ASK)
+            run.checkpoint()
         calls += 1
     with run, pytest.raises(NotNowError, match=r"^budget_tokens: \d+ of 1500 taken"):
         run.call(ASK)
