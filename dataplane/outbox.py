@@ -1,9 +1,9 @@
 """What the scheduler is to be told, and what it was told and has not acknowledged. No I/O.
 
 Everything queued goes as one message, up to its limits. A report keeps the time of what it tells until it is sent, as
-it may have waited for company; it is kept until it is acknowledged, and else sent again on the next stream. Of a run
-with a budget of money the ended turns themselves are kept too: a scheduler that restarted and never heard of their end
-is told that they are in flight, so that it counts what they did cost.
+it may have waited for company; it is kept until it is acknowledged, and else sent again on the next stream. Where turns
+may cost money the ended ones themselves are kept too: a scheduler that restarted and never heard of their end is told
+that they are in flight, so that it counts what they did cost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 BATCH_MAX = 256
 """Most admissions and most reports in one message."""
 _REPORTS_MAX = 20_000
-"""Most reports kept while there is no stream; the oldest go, since the resync tells the same."""
+"""Most reports, and ended turns, kept while there is no stream; the oldest go, since the resync tells the same."""
 _MESSAGES_MAX = 1_024
 """Most messages whose reports are kept for a scheduler that does not acknowledge."""
 
@@ -68,8 +68,10 @@ class Outbox:
 
     def ended(self, ticket: Ticket) -> None:
         """The turn's end is being reported."""
-        if ticket.message.HasField("budget_usd"):
+        if ticket.message.HasField("prompt_bytes"):
             self._ended[ticket.turn_id] = ticket
+            if len(self._ended) > _REPORTS_MAX:
+                del self._ended[next(iter(self._ended))]
 
     def ended_tickets(self) -> Iterable[Ticket]:
         """Ended turns that the scheduler may not know of."""

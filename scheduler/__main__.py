@@ -105,13 +105,14 @@ async def _serve(
 
 
 def _spend_ledger(config: SchedulerConfig, pool: tuple[Replica, ...]) -> SpendLedger | None:
-    """The file of what runs spend, where any replica has a price."""
-    if not any(replica.price for replica in pool):
-        return None
+    """The file of what runs spend and what limits them; None where it cannot be had and no replica has a price."""
     try:
-        return SpendLedger(config.state)
+        return SpendLedger(config.state, asyncio.get_running_loop().time)
     except (OSError, sqlite3.Error) as error:
-        sys.exit(f"setting LUFTPAUSE_STATE: the ledger of spend cannot be opened in {config.state}: {error}")
+        if any(replica.price for replica in pool):
+            sys.exit(f"setting LUFTPAUSE_STATE: the ledger of spend cannot be opened in {config.state}: {error}")
+        log.warning("event=no_ledger setting=LUFTPAUSE_STATE deadlines of runs are not kept: %s", error)
+        return None
 
 
 def _check_free(host: str, port: int) -> None:

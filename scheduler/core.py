@@ -11,7 +11,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from scheduler import limited, resync, turns
+from scheduler import limited, money, resync, turns
 from scheduler.admission import parted, probed
 from scheduler.effects import Effect
 from scheduler.events import (
@@ -98,6 +98,7 @@ def _run_ended(draft: Draft, event: RunEnded) -> None:
         resync.remember_end(draft, event)
     if run is None or run.caller != event.caller:
         return
+    money.run_ended(draft, event.run_id)
     if run.in_flight or run.held:
         put_run(draft, replace(run, ended=True))
         return

@@ -7,6 +7,7 @@ from enum import IntEnum
 from msgspec import Struct
 
 from common.ids import Caller, DataplaneId, ReplicaName, RunId, TurnId
+from scheduler.budgets.spend import Spend
 
 
 class PlaceTurn(Struct, frozen=True, gc=False):
@@ -60,13 +61,12 @@ class LogExpiry(Struct, frozen=True, gc=False):
 
 
 class RecordSpend(Struct, frozen=True, gc=False):
-    """Make durable what a run with a budget of money has spent, before the report that tells of it is acknowledged."""
+    """Make durable what a run has spent, and what limits it, before the report that tells of it is acknowledged."""
 
-    turn_id: TurnId
-    """The turn whose cost was added."""
+    turn_id: TurnId | None
+    """The turn whose cost was added; None: none was."""
     run_id: RunId
-    limit_usd: float
-    settled_usd: float
+    spend: Spend
     """Of the run, altogether."""
 
 

@@ -126,7 +126,7 @@ class Host:
             if isinstance(event, RunEnded):
                 for outlet in self._outlets.values():
                     outlet.end_run(event)
-            if isinstance(event, TurnArrived) and (event.request.wait_s_max, event.request.deadline_s) != (None, None):
+            if isinstance(event, TurnArrived):
                 self._wake_for(event.request.turn_id)
         if self._records:
             self._write_spends()
@@ -157,7 +157,7 @@ class Host:
 
     def _write_spends(self) -> None:
         """Makes what was spent durable before it is acknowledged. What cannot be written makes the process end: its
-        successor is told again."""
+        successor is told again. Limits alone are not worth that: they hold until the process ends."""
         records, self._records = self._records, []
         if self._spends is None:
             return
@@ -165,7 +165,8 @@ class Host:
             self._spends.write(records)
         except Exception:
             log.exception("event=spend_not_written runs=%d", len(records))
-            self.failed.set()
+            if any(record.turn_id is not None for record in records):
+                self.failed.set()
 
     def _wake_in_time(self) -> None:
         """Tells the time when a replica's rate limits fit a held turn: a tick would come up to a second later."""

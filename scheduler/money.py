@@ -6,9 +6,11 @@ Money is reserved when a turn arrives, given back when it leaves, and settled on
 
 from __future__ import annotations
 
+import math
+
 from msgspec.structs import replace
 
-from common.ids import Caller, Model, ReplicaName, RunId
+from common.ids import Caller, Model, ReplicaName, RunId, TurnId
 from scheduler.budgets import prediction
 from scheduler.budgets import spend as spending
 from scheduler.budgets.forecast import Forecast, forecast
@@ -65,14 +67,48 @@ def forecast_of(state: State, run_id: RunId, caller: Caller, steps: int, now: fl
     )
 
 
+def take_in(draft: Draft, run_id: RunId, request: Request, held_s: float) -> Request:
+    """A turn of a run that arrives, with the deadline that its run named before if it names none; what it names itself
+    holds for the run from now on, if the client names the run."""
+    limit, deadline_s, arrived_at = request.budget_usd, request.deadline_s, draft.now - held_s
+    if request.run_id is not None and (limit is not None or deadline_s is not None):
+        deadline = None if deadline_s is None else arrived_at + deadline_s
+        spends = spending.named(draft.spends, run_id, limit, deadline)
+        if spends is not draft.spends:
+            draft.spends = spends
+            _record(draft, run_id)
+    if deadline_s is not None:
+        return request
+    spend = draft.spends.limited.get(run_id)
+    if spend is None or spend.deadline == math.inf:
+        return request
+    return replace(request, deadline_s=spend.deadline - arrived_at)
+
+
+def run_ended(draft: Draft, run_id: RunId) -> None:
+    """The deadline of a run that has ended is nobody's any more."""
+    spend = draft.spends.limited.get(run_id)
+    if spend is not None and spend.deadline < math.inf:
+        draft.spends = spending.without_deadline(draft.spends, run_id)
+        _record(draft, run_id)
+
+
 def settle_usd(draft: Draft, turn: Turn, usd: float) -> None:
-    """Adds what a turn did cost to what its run has spent, once."""
+    """Adds what a turn did cost to what its run has spent, once. Of runs that nobody named a budget for, those count
+    that the client names: they may name one later."""
     turn_id, run_id = turn.request.turn_id, turn.run_id
-    if turn.reserved_usd is None or run_id is None or spending.is_settled(draft.spends, turn_id):
+    if run_id is None or (turn.reserved_usd is None and (usd == 0.0 or turn.request.run_id is None)):
+        return
+    if spending.is_settled(draft.spends, turn_id):
         return
     draft.spends = spending.settle(draft.spends, run_id, turn_id, usd)
-    spend = draft.spends.runs[run_id]
-    draft.effects.append(RecordSpend(turn_id, run_id, spend.limit, spend.settled))
+    _record(draft, run_id, turn_id)
+
+
+def _record(draft: Draft, run_id: RunId, turn_id: TurnId | None = None) -> None:
+    spend = spending.find(draft.spends, run_id)
+    assert spend is not None
+    draft.effects.append(RecordSpend(turn_id, run_id, spend))
 
 
 def can_afford(draft: Draft, turn: Turn) -> bool:
@@ -86,9 +122,12 @@ def can_afford(draft: Draft, turn: Turn) -> bool:
 def spend_of(draft: Draft, turn: Turn) -> Spend | None:
     """The money of the turn's run; None where it has no budget."""
     limit = turn.request.budget_usd
-    if turn.run_id is None or (limit is None and not draft.spends.runs):
+    if turn.run_id is None:
         return None
-    return spending.limited(draft.spends, turn.run_id, limit)
+    if limit is None:
+        spend = draft.spends.limited.get(turn.run_id)
+        return spend if spend is not None and spend.limit < math.inf else None
+    return replace(spending.find(draft.spends, turn.run_id) or Spend(), limit=limit)
 
 
 def _likely_usd(draft: Draft, turn: Turn) -> float:

@@ -21,7 +21,7 @@ from scheduler.events import (
 )
 from scheduler.fairness import held_key
 from scheduler.habits import USUAL
-from scheduler.money import members_for
+from scheduler.money import members_for, take_in
 from scheduler.placement import drop_held, free_slot, placement, rehome_all, rehome_held, submit
 from scheduler.pools import may_be_served, put_replica
 from scheduler.runs import arrive, expect_back, expect_no_more, forget, identify, put_run, remember_tool_calls, without
@@ -50,10 +50,12 @@ def arrived(draft: Draft, event: TurnArrived) -> None:
     if not may_be_served(draft, (request.one_shot, request.model)):
         _refuse_model(draft, Turn(request, event.dataplane, run_id, arrived_at, ()))
         return
+    if run_id is not None:
+        request = take_in(draft, run_id, request, event.held_s)
     if request.deadline_s is not None and request.deadline_s <= event.held_s:
-        draft.effects.append(
-            RefuseTurn(event.dataplane, request.turn_id, Reason.DEADLINE, "its deadline has passed already")
-        )
+        whose = "its" if event.request.deadline_s is not None else "its run's"
+        message = f"{whose} deadline, x-luftpause-deadline, has passed already"
+        draft.effects.append(RefuseTurn(event.dataplane, request.turn_id, Reason.DEADLINE, message))
         return
     if run_id is not None:
         run = arrive(draft, run_id, request)

@@ -231,6 +231,33 @@ def test_what_a_run_spent_survives_a_restart_of_the_scheduler(tmp_path: pathlib.
             assert stack.ask({"x-luftpause-run-id": "other", "x-luftpause-budget-usd": "0.1"})[0] == 200
 
 
+def test_what_a_run_spent_before_it_named_a_budget_counts_after_a_kill_too(tmp_path: pathlib.Path) -> None:
+    run = {"x-luftpause-run-id": "r"}
+    with limited(tmp_path, {"token_ms": "1"}, keys=(PRICED,)) as stack:
+        assert [stack.ask(run)[0] for _ in range(4)] == [200] * 4
+        with stack.restarted_scheduler():
+            status, _, body = stack.ask({**run, "x-luftpause-budget-usd": "0.05"})
+            assert (status, body["error"]["code"]) == (402, "over_budget")
+            assert "x-luftpause-budget-usd" in body["error"]["message"]
+            assert stack.ask(run)[0] == 402, "it holds for turns that name none"
+            assert stack.ask({**run, "x-luftpause-budget-usd": "5"})[0] == 200
+
+
+@pytest.mark.parametrize("keys", ["", "limits = {}"])
+def test_a_runs_deadline_holds_for_its_later_turns_and_survives_a_kill(tmp_path: pathlib.Path, keys: str) -> None:
+    run = {"x-luftpause-run-id": "r"}
+    with limited(tmp_path, {"token_ms": "1"}, keys=(keys,)) as stack:
+        ends_at = time.time() + 4
+        assert stack.ask({**run, "x-luftpause-deadline": str(ends_at)})[0] == 200
+        with stack.restarted_scheduler():
+            wait_until_sync(lambda: time.time() > ends_at)
+            status, _, body = stack.ask(run)
+            assert (status, body["error"]["code"]) == (504, "deadline_cannot_be_met")
+            assert "x-luftpause-deadline" in body["error"]["message"]
+            assert stack.ask({**run, "x-luftpause-deadline": str(ends_at + 600)})[0] == 200
+            assert stack.ask(run)[0] == 200
+
+
 def test_a_forecast_of_a_run_is_told_to_its_caller(tmp_path: pathlib.Path) -> None:
     with limited(tmp_path, {"token_ms": "1"}, keys=(PRICED,)) as stack:
         me = {"x-luftpause-run-id": "r", "x-luftpause-caller": "me"}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import pathlib
+import sqlite3
+import time
 
 import pytest
 from immutables import Map
@@ -14,12 +18,22 @@ from scheduler.budgets.forecast import STEPS_MAX, Context, forecast, grown
 from scheduler.budgets.headers import Dimension
 from scheduler.budgets.ledger import Limit, Price, start
 from scheduler.budgets.prediction import Histories, learn, predict
-from scheduler.budgets.spend import Spend, Spends
+from scheduler.budgets.spend import Recent, Spend, Spends
 from scheduler.core import decide
 from scheduler.effects import Effect, PlaceTurn, Reason, RecordSpend, RefuseTurn
-from scheduler.events import DataplaneResynced, KnownTurn, Request, RunClass, Ticked, TurnArrived, TurnEnded, TurnFailed
+from scheduler.events import (
+    DataplaneResynced,
+    KnownTurn,
+    Request,
+    RunClass,
+    RunEnded,
+    Ticked,
+    TurnArrived,
+    TurnEnded,
+    TurnFailed,
+)
 from scheduler.money import forecast_of
-from scheduler.spend_ledger import SpendLedger
+from scheduler.spend_ledger import FILE, SpendLedger
 from tests.scheduler.story import DATAPLANE, Story, replica
 
 RUN = RunId("r")
@@ -40,6 +54,16 @@ def end(story: Story, turn: str, prompt: int = 1000, completion: int = 100) -> t
     return story.tell(TurnEnded(story.at, TurnId(turn), True, (), prompt, completion, 0))
 
 
+def spending(spends: Spends) -> Spend:
+    found = spend.find(spends, RUN)
+    assert found is not None
+    return found
+
+
+def spent(story: Story) -> Spend:
+    return spending(story.state.spends)
+
+
 def reasons(effects: tuple[Effect, ...]) -> list[Reason]:
     return [effect.reason for effect in effects if isinstance(effect, RefuseTurn)]
 
@@ -52,13 +76,13 @@ def test_a_run_spends_its_budget_and_no_more() -> None:
     story = Story(replica("a", price=PRICE))
     assert placed(arrive(story, "t1", budget_usd=0.02))
     recorded = end(story, "t1")
-    assert [e.settled_usd for e in recorded if isinstance(e, RecordSpend)] == [pytest.approx(0.002)]
+    assert [e.spend.settled for e in recorded if isinstance(e, RecordSpend)] == [pytest.approx(0.002)]
     turns = 1
     while placed(arrive(story, f"t{turns + 1}", budget_usd=0.02)):
         turns += 1
         end(story, f"t{turns}")
     assert 5 <= turns <= 10
-    assert story.state.spends.runs[RUN].settled <= 0.02
+    assert spent(story).settled <= 0.02
 
 
 def test_two_turns_of_a_run_do_not_both_get_the_last_money() -> None:
@@ -71,65 +95,144 @@ def test_what_a_turn_reserved_comes_back_however_it_leaves() -> None:
     story = Story(replica("a", price=PRICE, limits={"requests_per_minute": 1}))
     arrive(story, "t1", budget_usd=1)
     arrive(story, "t2", budget_usd=1, wait_s_max=100.0)
-    assert story.state.spends.runs[RUN].reserved > 0.02
+    assert spent(story).reserved > 0.02
     story.tell(TurnFailed(story.at, TurnId("t1"), 0))
     story.tick(200)
-    assert story.state.spends.runs[RUN].reserved == pytest.approx(0)
-    assert story.state.spends.runs[RUN].settled == 0
+    assert spent(story).reserved == pytest.approx(0)
+    assert spent(story).settled == 0
 
 
 def test_a_turn_that_broke_off_costs_what_it_was_likely_to() -> None:
     story = Story(replica("a", price=PRICE))
     arrive(story, "t1", budget_usd=1)
     story.tell(TurnFailed(story.at, TurnId("t1")))
-    assert story.state.spends.runs[RUN].settled > 0.005
+    assert spent(story).settled > 0.005
 
 
 def test_a_turn_told_again_after_a_restart_is_counted_once() -> None:
     story = Story(replica("a", price=PRICE))
     arrive(story, "t1", budget_usd=1)
     end(story, "t1")
-    settled = story.state.spends.runs[RUN].settled
+    settled = spent(story).settled
     again = KnownTurn(request("t1", budget_usd=1.0), story.state.runs[RUN].home or "", 2000, 1.0)  # type: ignore[arg-type]
     story.tell(DataplaneResynced(story.at, DATAPLANE, (), (again,)))
     end(story, "t1")
-    assert story.state.spends.runs[RUN].settled == settled
+    assert spent(story).settled == settled
 
 
 def test_a_turn_that_ended_during_the_outage_is_counted() -> None:
-    state = initial((replica("a", price=PRICE),), 0.0, 1000, Spends(Map({RUN: Spend(1.0, 0.5)})))
+    state = initial((replica("a", price=PRICE),), 0.0, 1000, Spends(Recent(Map({RUN: Spend(1.0, 0.5)}))))
     again = KnownTurn(request("t1", budget_usd=1.0), "a", 2000, 1.0)  # type: ignore[arg-type]
     state, _ = decide(state, DataplaneResynced(0.5, DATAPLANE, (), (again,)))
     state, effects = decide(state, TurnEnded(0.6, TurnId("t1"), True, (), 1000, 100, 0))
-    assert state.spends.runs[RUN].settled == pytest.approx(0.502)
+    assert spending(state.spends).settled == pytest.approx(0.502)
     assert any(isinstance(effect, RecordSpend) for effect in effects)
 
 
-def test_spend_survives_a_restart_and_never_goes_back(tmp_path: pathlib.Path) -> None:
-    ledger = SpendLedger(tmp_path / "state")
-    ledger.write([RecordSpend(TurnId("t1"), RUN, 2.0, 0.75)])
-    ledger.write([RecordSpend(TurnId("t0"), RUN, 3.0, 0.5)])
+@pytest.mark.parametrize("limit", [2.0, math.inf])
+def test_spend_survives_a_restart_and_never_goes_back(tmp_path: pathlib.Path, limit: float) -> None:
+    ledger = SpendLedger(tmp_path / "state", lambda: 500.0)
+    ledger.write([RecordSpend(TurnId("t1"), RUN, Spend(limit, 0.75))])
+    ledger.write([RecordSpend(TurnId("t0"), RUN, Spend(limit, 0.5, 0.1))])
     ledger.close()
-    again = SpendLedger(tmp_path / "state")
+    again = SpendLedger(tmp_path / "state", lambda: 3.0)
     spends = again.load()
     again.close()
-    assert spends.runs[RUN] == Spend(3.0, 0.75)
+    assert spending(spends) == Spend(limit, 0.75)
     assert spend.is_settled(spends, TurnId("t1"))
     assert not spend.is_settled(spends, TurnId("t2"))
 
 
-def test_settled_turns_are_remembered_within_bounds() -> None:
-    spends = spend.take(Spends(), RUN, Spend(1e9), 0.0)
-    for number in range(3 * spend.SETTLED_REMEMBERED):
-        spends = spend.settle(spends, RUN, TurnId(f"t{number}"), 0.0)
-    assert len(spends.young) + len(spends.old) <= 2 * spend.SETTLED_REMEMBERED
-    assert spend.is_settled(spends, TurnId(f"t{3 * spend.SETTLED_REMEMBERED - 1}"))
+def test_a_deadline_survives_a_restart_on_another_clock(tmp_path: pathlib.Path) -> None:
+    ledger = SpendLedger(tmp_path, lambda: 500.0)
+    ledger.write([RecordSpend(None, RUN, Spend(deadline=560.0))])
+    ledger.close()
+    again = SpendLedger(tmp_path, lambda: 3.0)
+    assert spending(again.load()).deadline == pytest.approx(63.0, abs=20)
+    again.close()
+
+
+def test_a_ledger_of_an_earlier_version_is_read(tmp_path: pathlib.Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as old, old:
+        old.execute(
+            "CREATE TABLE run (id TEXT PRIMARY KEY,"
+            " limit_usd REAL NOT NULL, settled_usd REAL NOT NULL, at REAL NOT NULL)"
+        )
+        old.execute("INSERT INTO run VALUES ('r', 2.0, 0.5, ?)", (time.time(),))
+    ledger = SpendLedger(tmp_path, lambda: 0.0)
+    assert spending(ledger.load()) == Spend(2.0, 0.5)
+    ledger.close()
+
+
+def test_what_is_remembered_of_runs_and_turns_is_bounded() -> None:
+    recent: Recent[int, int] = Recent()
+    for number in range(100):
+        recent = recent.set(number, number + 1, 16)
+    assert len(recent.young) + len(recent.old) <= 32
+    assert recent.get(99) == 100
+    assert recent.without(99).get(99) is recent.get(1) is None
+
+
+def test_money_spent_before_a_budget_is_named_counts() -> None:
+    story = Story(replica("a", price=PRICE))
+    assert placed(arrive(story, "t1"))
+    recorded = end(story, "t1", completion=900)
+    assert [e.spend for e in recorded if isinstance(e, RecordSpend)] == [Spend(settled=pytest.approx(0.01))]
+    assert reasons(arrive(story, "t2", budget_usd=0.02)) == [Reason.OVER_BUDGET], "0.01 is left, 0.011 may be needed"
+    assert reasons(arrive(story, "t3")) == [Reason.OVER_BUDGET], "the budget holds for turns that name none"
+    assert placed(arrive(story, "t4", budget_usd=0.03))
+
+
+def test_what_a_run_without_a_budget_spends_is_counted_once() -> None:
+    story = Story(replica("a", price=PRICE))
+    arrive(story, "t1")
+    end(story, "t1")
+    settled = spent(story).settled
+    again = KnownTurn(request("t1"), story.state.runs[RUN].home or "", 2000, 1.0)  # type: ignore[arg-type]
+    story.tell(DataplaneResynced(story.at, DATAPLANE, (), (again,)))
+    end(story, "t1")
+    assert spent(story).settled == settled
+
+
+def test_a_runs_deadline_holds_for_its_turns_that_name_none() -> None:
+    story = Story(replica("a"))
+    recorded = arrive(story, "t1", deadline_s=30.0)
+    assert [e.spend.deadline for e in recorded if isinstance(e, RecordSpend)] == [story.at + 30]
+    end(story, "t1")
+    story.tick(29)
+    assert arrive(story, "t2", deadline_s=1.2)[0].__class__ is PlaceTurn, "the same, but for the way: not written again"
+    end(story, "t2")
+    story.tick(2)
+    (refused,) = arrive(story, "t3")
+    assert isinstance(refused, RefuseTurn)
+    assert refused.reason is Reason.DEADLINE
+    assert refused.message == "its run's deadline, x-luftpause-deadline, has passed already"
+    assert placed(arrive(story, "t4", deadline_s=60.0)), "the newest one named counts"
+    end(story, "t4")
+    assert placed(arrive(story, "t5"))
+
+
+def test_a_held_turn_is_refused_at_the_deadline_that_its_run_named_before() -> None:
+    story = Story(replica("a", max_in_flight=1))
+    arrive(story, "t1", deadline_s=30.0)
+    assert not arrive(story, "t2")
+    assert reasons(story.tick(29)) == []
+    assert reasons(story.tick(2)) == [Reason.DEADLINE]
+
+
+def test_a_run_that_begins_anew_has_no_deadline() -> None:
+    story = Story(replica("a"))
+    arrive(story, "t1", deadline_s=5.0)
+    end(story, "t1")
+    story.tell(RunEnded(story.at, RUN, Caller("")))
+    story.tick(10)
+    assert placed(arrive(story, "t2"))
 
 
 def test_a_held_turn_is_refused_when_its_deadline_has_come() -> None:
     story = Story(replica("a", max_in_flight=1))
     arrive(story, "t1")
-    assert not arrive(story, "t2", deadline_s=30.0)
+    assert reasons(arrive(story, "t2", deadline_s=30.0)) == []
     assert reasons(story.tick(29)) == []
     assert reasons(story.tick(2)) == [Reason.DEADLINE]
 

@@ -95,7 +95,7 @@ def play(chance: random.Random, pool: tuple[Replica, ...]) -> None:
         check(state)
         if not isinstance(event, DataplaneResynced):
             check_step(before, effects, state)
-    for run_id, spend in state.spends.runs.items():
+    for run_id, spend in state.spends.limited.young.items():
         reserved = [turn.reserved_usd or 0.0 for turn in state.turns.values() if turn.run_id == run_id]
         assert spend.reserved == pytest.approx(sum(reserved)), "money that no turn holds"
 

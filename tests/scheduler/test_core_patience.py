@@ -6,7 +6,7 @@ import pytest
 
 from common.ids import Caller, RunId, TurnId
 from common.ids import Model as ModelName
-from scheduler.effects import Effect, Reason, RefuseTurn
+from scheduler.effects import Effect, Reason, RecordSpend, RefuseTurn
 from scheduler.events import Request, TurnArrived
 from tests.scheduler.story import DATAPLANE, INTERACTIVE, Story, placed, replica
 
@@ -36,7 +36,7 @@ def ask(
 
 def refusal(effects: tuple[Effect, ...]) -> tuple[Reason, str, float | None]:
     """The one refusal: why, what it says, and when to come again."""
-    (effect,) = effects
+    (effect,) = (each for each in effects if not isinstance(each, RecordSpend))
     assert isinstance(effect, RefuseTurn)
     return effect.reason, effect.message, effect.retry_after_s
 
@@ -85,7 +85,7 @@ def test_a_deadline_that_has_passed_is_refused_though_there_is_room(
 ) -> None:
     story = Story(replica("a"), is_open=is_open)
     effects = ask(story, "late", deadline_s=deadline_s, run="r", held_s=held_s)
-    assert refusal(effects)[:2] == (Reason.DEADLINE, "its deadline has passed already")
+    assert refusal(effects)[:2] == (Reason.DEADLINE, "its deadline, x-luftpause-deadline, has passed already")
     assert not story.state.runs
 
 
