@@ -21,7 +21,7 @@ class PoolView:
     def __init__(self, pool: Pool) -> None:
         self._replicas = pool.by_name()
         self.has_fallbacks = any(replica.fallback for replica in pool.replicas)
-        self._has_limits = any(replica.limits is not None or replica.fallback for replica in pool.replicas)
+        self._has_limits = any(each.limits is not None or each.price or each.fallback for each in pool.replicas)
 
     def key(self, replica: str) -> str | None:
         """Its API key, if it has one. Raises PoolError where that cannot be read."""
@@ -44,7 +44,7 @@ class PoolView:
         return known.fallback or () if known else ()
 
     def describe_limits(self, turn: turn_pb2.Turn, own: limits.TurnLimits, body: bytes, tokens_max: int | None) -> None:
-        """Writes into `turn` what it asks for, where there are limits that it could come to."""
+        """Writes into `turn` what it asks for, where there are limits or prices that it could come to."""
         if self._has_limits or own is not limits.NO_LIMITS:
             limits.describe(turn, own, prompt_bytes=len(body), max_tokens=tokens_max, unix_s=time.time())
             turn.tool = chat.last_tool(body)

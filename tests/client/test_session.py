@@ -171,10 +171,16 @@ def test_a_reply_that_no_checkpoint_followed_is_not_asked_for_again(tmp_path: pa
 
 
 def test_a_reply_that_json_cannot_hold_is_asked_for_again(tmp_path: pathlib.Path) -> None:
-    replies = [object(), object()]
-    for reply in replies:
-        with session("r", lambda _, reply=reply: (reply, 1), folder=tmp_path) as run:
-            assert run.call(ASK) is reply
+    asked: list[Any] = []
+
+    def turn(messages: list[Any]) -> tuple[object, int]:
+        asked.append(messages)
+        return object(), 1
+
+    for number in (1, 2):
+        with session("r", turn, folder=tmp_path) as run:
+            run.call(ASK)
+            assert len(asked) == number
 
 
 def test_a_budget_covers_the_run_also_after_it_was_resumed(tmp_path: pathlib.Path) -> None:

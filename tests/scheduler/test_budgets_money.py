@@ -177,7 +177,7 @@ def test_money_spent_before_a_budget_is_named_counts() -> None:
     story = Story(replica("a", price=PRICE))
     assert placed(arrive(story, "t1"))
     recorded = end(story, "t1", completion=900)
-    assert [e.spend for e in recorded if isinstance(e, RecordSpend)] == [Spend(settled=pytest.approx(0.01))]
+    assert [e.spend.settled for e in recorded if isinstance(e, RecordSpend)] == [pytest.approx(0.01)]
     assert reasons(arrive(story, "t2", budget_usd=0.02)) == [Reason.OVER_BUDGET], "0.01 is left, 0.011 may be needed"
     assert reasons(arrive(story, "t3")) == [Reason.OVER_BUDGET], "the budget holds for turns that name none"
     assert placed(arrive(story, "t4", budget_usd=0.03))
