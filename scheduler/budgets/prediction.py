@@ -22,7 +22,9 @@ COVERAGE = 0.95
 STEP = 0.03
 """How far a miss moves the quantile; a cover moves it back by a nineteenth of it."""
 QUANTILE_MIN, QUANTILE_MAX = 0.5, 1.25
-"""Above 1 the largest seen is exceeded, by as many times as it takes."""
+"""Above 1 the largest seen is exceeded, by as many times as it takes, and so is how far the prompt may be off."""
+COMPLETION_BEYOND, PROMPT_BEYOND = 8.0, 16.0
+"""By how many times more the largest completion, and the prompt's mean deviation, are exceeded at a quantile of 2."""
 BINS = 72
 _GROWTH = math.log(1.2)
 FADE = 0.995
@@ -100,6 +102,8 @@ def predict(histories: Histories, key: HistoryKey, prompt_bytes: int, max_tokens
     history = _known(histories, key)
     mean = prompt_bytes * history.ratio
     prompt = mean * (1 + history.deviation)
+    if history.quantile > 1:  # where completions alone do not cover it, prompts are what differs
+        prompt += mean * history.deviation * PROMPT_BEYOND * (history.quantile - 1)
     least = mean * (1 - 5 * history.deviation)
     on_arrival = prompt_bytes * COUNTED_A_BYTE
     completion = max(FLOOR_TOKENS, _at_quantile(history)) if history.turns else UNKNOWN_TOKENS
@@ -206,5 +210,5 @@ def _at_quantile(history: History) -> float:
         passed += weight
         if passed > above:
             size = math.exp((number + (passed - above) / weight) * _GROWTH)
-            return size * (1 + 8 * beyond) if beyond > 0 else size
+            return size * (1 + COMPLETION_BEYOND * beyond) if beyond > 0 else size
     return FLOOR_TOKENS

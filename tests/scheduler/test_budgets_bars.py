@@ -149,15 +149,22 @@ def phases(chance: random.Random, number: int) -> int:
     return max(1, round(median * chance.lognormvariate(0, 0.5)))
 
 
-@pytest.mark.parametrize("outputs", [lognormal, phases])
-def test_the_quantile_covers_what_it_should(outputs: object) -> None:
+SHORT, LONG = (100, 2000), (5000, 40_000)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "prompts", "off"),
+    [(lognormal, SHORT, 0.03), (phases, SHORT, 0.03), *((lognormal, LONG, off) for off in (0.03, 0.1, 0.2))],
+)
+def test_the_quantile_covers_what_it_should(outputs: object, prompts: tuple[int, int], off: float) -> None:
+    """Also where the prompt, whose bytes a token differ by `off`, is nearly all of the cost."""
     assert callable(outputs)
     chance = random.Random(8)
     histories, covered, turns = Histories(), 0, 10_000
     key = ("m", "c", "")
     for number in range(turns):
-        prompt = chance.randrange(100, 2000)
-        size = round(prompt * 4 * chance.uniform(0.97, 1.03)) + 200
+        prompt = chance.randrange(*prompts)
+        size = round(prompt * 4 * chance.uniform(1 - off, 1 + off)) + 200
         completion = outputs(chance, number)
         need = predict(histories, key, size, None)
         covered += prompt + completion <= need.prompt + need.completion
