@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from scheduler.budgets.headers import PERIODS_S, Seen
-from scheduler.budgets.windows import SURPRISED, Mark, Window, aged, caution_at, full, is_plain, plain_level
+from scheduler.budgets.windows import RAISED, Mark, Window, aged, full, is_doubted, is_plain, plain_level
 
 PERIOD_S = 60.0
 """What is assumed until a reset tells more: limits are by the minute as a rule."""
@@ -55,8 +55,10 @@ def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
         shift = _shift(window, window.level, remaining, mark)
         # Without a limit it is not known whether what is left is that of the configured window, or of a larger one.
         is_bounded = window.configured and seen.limit is None
-        if shift > 0 and (is_bounded or caution_at(window, at) > SURPRISED):
+        if shift > 0 and (is_bounded or is_doubted(window, at)):
             shift = 0.0
+        elif window.distrust_s:
+            shift = min(shift, RAISED * window.limit)
     return _corrected(window, remaining, window.level, shift, window.at)
 
 
@@ -117,6 +119,17 @@ def without_word(window: Window, seen: Seen) -> Window:
     if not (window.configured and window.told and window.dimension is seen.dimension):
         return window
     return replace(window, told=False, resets_at=None, evidence=0.0, told_remaining=-1.0)
+
+
+def as_fixed_as(window: Window, told: Window) -> Window:
+    """A configured window of which nothing is told, where another limit of the same period is told beside it that is
+    fixed: it begins anew with that."""
+    if not window.configured or window.told or window.dimension is not told.dimension:
+        return window
+    if window.period_s != told.period_s or window.resets_at == told.resets_at:
+        return window
+    level = min(window.level, window.limit - (told.limit - told.level))
+    return replace(window, evidence=told.evidence, resets_at=told.resets_at, level=level)
 
 
 def window_of(windows: Sequence[Window], seen: Seen) -> int | None:

@@ -20,12 +20,22 @@ import math
 from msgspec import Struct
 from msgspec.structs import replace
 
-from scheduler.budgets import learned, sizes
-from scheduler.budgets.answers import ROUNDED, first_seen, see, taken_on_arrival, window_of, without_word
+from scheduler.budgets import blame, learned, sizes
+from scheduler.budgets.answers import ROUNDED, as_fixed_as, first_seen, see, taken_on_arrival, window_of, without_word
 from scheduler.budgets.headers import Dimension, LimitsTold, Seen
 from scheduler.budgets.learned import Usage, sent
 from scheduler.budgets.prediction import Need
-from scheduler.budgets.windows import Mark, Window, aged, charge, credit, fits_at, full, level_at, refused
+from scheduler.budgets.windows import (
+    Mark,
+    Window,
+    aged,
+    charge,
+    credit,
+    fits_at,
+    full,
+    level_at,
+    refused,
+)
 
 COOLDOWN_S = 1.0
 """After a 429 that names no time; doubles with each further one in a row."""
@@ -227,6 +237,8 @@ def told(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at
         window = see(window, seen, mark, at)
         if window is not windows[number]:
             windows = (*windows[:number], window, *windows[number + 1 :])
+            if window.evidence > 0:
+                windows = tuple(as_fixed_as(other, window) for other in windows)
     if windows is budget.windows and counted == budget.counted and not budget.waits_for_word:
         return budget
     usage = None if windows else budget.usage
@@ -249,11 +261,7 @@ def too_large(budget: Budget, reservation: Reservation, limits: LimitsTold, at: 
         number = window_of(budget.windows, seen)
         if number is not None:
             told[number] = seen.remaining
-    charges = [mark.charge for mark in reservation.marks]
-    taken = _taken(budget, reservation.need, reservation.usd)
-    more = budget.windows[len(charges) :]  # of which this answer told first
-    charges += [taken[window.dimension] + window.overhead for window in more]
-    if not sizes.refused_for_size(budget.windows, charges, told):
+    if not sizes.refused_for_size(budget.windows, _charges(budget, reservation), told):
         return None
     return replace(budget, counted=1.0, max_counts_until=at + sizes.BELIEVED_S)
 
@@ -269,12 +277,11 @@ def refused_429(budget: Budget, reservation: Reservation | None, limits: LimitsT
     if budget.usage is not None and not budget.windows:
         budget = replace(budget, windows=learned.windows(budget.usage, at))
     windows = list(budget.windows)
-    guilty = _guilty(budget, reservation, limits, at)
-    if guilty is not None:
-        window = aged(windows[guilty], at)
-        mark = reservation.marks[guilty] if reservation is not None and guilty < len(reservation.marks) else None
-        amount = mark.charge if mark is not None else 0.0
-        windows[guilty] = refused(window, wait_s, amount, at)
+    charges = _charges(budget, reservation)
+    told_so = blame.told_so(budget.windows, charges, limits)
+    for number in blame.blamed(budget.windows, at) if told_so is None else (told_so,):
+        window = aged(windows[number], at)
+        windows[number] = refused(window, wait_s, charges[number], at, was_told=told_so is not None)
     open_at = max(budget.open_at, at + cooldown_s)
     return replace(
         budget, windows=tuple(windows), refusals=refusals, open_at=open_at, waits_for_word=False, counted=1.0
@@ -362,20 +369,13 @@ def _counted(counted: float, window: Window, seen: Seen, mark: Mark, need: Need)
     return counted + COUNTED_DOWN * (share - counted) if share < min(counted, COUNTED_SURELY_LESS) else counted
 
 
-def _guilty(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at: float) -> int | None:
-    """The window that a 429 is about: the one that is told to hold too little, else the scarcest by our account."""
-    windows = budget.windows
-    if not windows:
-        return None
-    marks = reservation.marks if reservation is not None else ()
-    for seen in limits.seen:
-        number = window_of(windows, seen)
-        if number is not None and seen.remaining is not None:
-            wanted = marks[number].charge if number < len(marks) else 1.0
-            if seen.remaining < wanted:
-                return number
-    shares = [level_at(window, at) / window.capacity if window.capacity else math.inf for window in windows]
-    return shares.index(min(shares))
+def _charges(budget: Budget, reservation: Reservation | None) -> list[float]:
+    """What a turn was to take of each window, also of those that were told of since."""
+    if reservation is None:
+        return [0.0] * len(budget.windows)
+    charges = [mark.charge for mark in reservation.marks]
+    taken = _taken(budget, reservation.need, reservation.usd)
+    return charges + [taken[window.dimension] + window.overhead for window in budget.windows[len(charges) :]]
 
 
 def refill_s(budget: Budget, need: Need, usd: float) -> float:

@@ -11,9 +11,13 @@ A window refills continuously (a token bucket: its reset, the time until it is f
 (fixed: its reset stays where it is). Which of the two is told apart by evidence; until there is any, a window whose
 reset was seen counts as fixed, which is the careful guess, and one that nobody told of as continuous.
 
-A provider that refuses what should have fit again and again gives less than it says: `trust` is the share of its word
-that is believed. It is measured at a second refusal, from what was spent since the window was last known; kept for half
-an hour, twice as long each time; grows again by a hundredth a minute. A first refusal only makes cautious.
+A provider that refuses what should have fit is doubted for an hour, twice as long each further time, whatever its lie
+is. While a window is doubted its word only lowers our account, and later raises it by small steps. That is all there is
+to know of one that claims to hold more than it does, but refills as it says. If one that is doubted refuses again, it
+gives less: what it gave since it was last known, a share of what it said, is its `trust`, which grows by a hundredth a
+minute when the hour is over. A fixed one is measured at once, since it is full again before it could be doubted. Which
+window a refusal is about is often not told: `ledger` blames the scarcest first, then all others, then all. So there are
+at most three refusals in the first hour, and then one whenever a time of doubt is over.
 """
 
 from __future__ import annotations
@@ -30,7 +34,15 @@ WHOLE = 0.98
 SURELY = 1.0
 TRUST_MIN = 0.05
 TRUSTED_AFTER_429 = 0.93
-DISTRUST_S = 1800.0
+"""Of what was believed, where nothing can be measured."""
+GIVEN = 0.98
+"""Of what was measured."""
+RAISED = 0.01
+"""Share of a window that was doubted once by which one answer raises it at most: so one turn finds out, not ten."""
+EXPLAINED = 1 / 6
+"""Where the 429 itself told of too little, somebody else was quicker: it is doubted for this share of the time."""
+DISTRUST_S = 3600.0
+"""How long a window is doubted at first; twice as long if it refuses again after that."""
 DISTRUST_S_MAX = 86400.0
 TRUST_A_S = 0.01 / 60
 MEASURED_MIN = 0.5
@@ -40,7 +52,6 @@ HONEST = 0.97
 FLYING_MIN = 1e-6
 """Less is the error of a sum."""
 AGAIN_S = 1.0  # refusals within this time are one: the turns were in flight together
-SURPRISED = 0.01  # caution above it: there was a refusal in the last minutes
 LEARNED_SHRINKS = 0.8
 LEARNED_GROWS_A_S = 0.02 / 60
 LEARNED_GROWS_BELOW = 0.25
@@ -86,8 +97,9 @@ class Window(Struct, frozen=True, gc=False):
     trust_kept: float = 1.0
     """What trust was when it last fell: it goes back there, should it turn out to have grown too much."""
     trusted_at: float = 0.0
-    """When trust begins, or began, to grow again; it is kept until then."""
-    distrust_s: float = DISTRUST_S
+    """Until then it is doubted, and trust is kept; it grows again from then on."""
+    distrust_s: float = 0.0
+    """How long it was distrusted last; 0: it never was."""
     caution: float = 0.0
     """Share by which a need counts as more, just after a surprise; halves in CAUTION_HALF_LIFE_S."""
     cautious_at: float = 0.0
@@ -278,35 +290,48 @@ def credit(window: Window, mark: Mark, actual: float, at: float, *, was_taken: b
     return replace(window, level=level, at=at, spent=spent, flying=flying, settled=settled)
 
 
-def refused(window: Window, wait_s: float | None, amount: float, at: float) -> Window:
-    """After a 429 that this window is to blame for: `amount` did not fit, and does after `wait_s` (None: not told)."""
+def is_again(window: Window, at: float) -> bool:
+    """Whether a refusal at `at` is one with the last: the turns were in flight together."""
+    return window.cautious_at > 0 and at - window.cautious_at <= AGAIN_S
+
+
+def is_doubted(window: Window, at: float) -> bool:
+    """Whether it refused what should have fit, not long ago: its word raises nothing."""
+    return window.trust < 1.0 or at < window.trusted_at
+
+
+def refused(window: Window, wait_s: float | None, amount: float, at: float, *, was_told: bool = False) -> Window:
+    """After a 429 that this window may be to blame for: `amount` did not fit, and does after `wait_s` (None: not told).
+
+    Its word is doubted from now on. Of one that is doubted already, what it gave is measured, and no more believed."""
+    again = is_again(window, at)
     if window.learned:
-        if at - window.cautious_at <= AGAIN_S:
+        if again:
             return window
         level = min(window.level, 0.0)
         shifted = window.shifted + level - window.level
         return replace(window, limit=LEARNED_SHRINKS * window.limit, level=level, shifted=shifted, cautious_at=at)
-    past_caution = caution_at(window, at)
-    shrunk = window
-    if at - window.cautious_at > AGAIN_S or not window.caution:
-        if window.trust < 1.0:
-            kept_s = min(DISTRUST_S_MAX, window.distrust_s * 2)
-            trust = max(TRUST_MIN, min(window.trust_kept, TRUSTED_AFTER_429 * window.trust))
-            shrunk = replace(window, trust=trust, trust_kept=trust, trusted_at=at + kept_s, distrust_s=kept_s)
-        elif past_caution > SURPRISED:
-            shrunk = _measured(window, at)
-    caution = min(CAUTION_MAX, past_caution + CAUTION_AFTER_429)
-    shrunk = replace(shrunk, caution=caution, cautious_at=at)
+    had = 0.0 if wait_s is None or window.is_fixed else max(0.0, amount - window.rate * wait_s)
+    if not again:
+        is_first_doubt = window.trust == 1.0 and is_doubted(window, at)
+        # A fixed one is known to have given no more since its reset, so that is not waited for.
+        if is_doubted(window, at) or (window.evidence > 0 and not was_told):
+            window = _measured(window, had)
+        distrust_s = window.distrust_s
+        if not is_first_doubt:
+            distrust_s = max(DISTRUST_S, min(DISTRUST_S_MAX, 2 * distrust_s))
+        trusted_at = at + distrust_s * (EXPLAINED if was_told else 1.0)
+        window = replace(window, trusted_at=max(window.trusted_at, trusted_at), distrust_s=distrust_s)
+    caution = min(CAUTION_MAX, caution_at(window, at) + CAUTION_AFTER_429)
+    window = replace(window, caution=caution, cautious_at=at)
     left = 0.0
-    if shrunk.is_fixed:
-        if wait_s is not None and shrunk.resets_at is None:
-            shrunk = replace(shrunk, resets_at=at + wait_s)
-        elif shrunk.resets_at is None:
-            shrunk = replace(shrunk, resets_at=at + shrunk.period_s)
+    if window.is_fixed:
+        if window.resets_at is None:
+            window = replace(window, resets_at=at + (window.period_s if wait_s is None else wait_s))
     elif wait_s is not None:
-        left = max(-shrunk.capacity, min(0.0, amount - shrunk.rate * wait_s))
-    level = min(shrunk.level, left)
-    return replace(shrunk, level=level, shifted=shrunk.shifted + level - shrunk.level)
+        left = max(-window.capacity, min(0.0, amount - window.rate * wait_s))
+    level = min(window.level, left)
+    return replace(window, level=level, shifted=window.shifted + level - window.level)
 
 
 def caution_at(window: Window, at: float) -> float:
@@ -314,15 +339,19 @@ def caution_at(window: Window, at: float) -> float:
     return window.caution * 0.5 ** ((at - window.cautious_at) / CAUTION_HALF_LIFE_S) if window.caution else 0.0
 
 
-def _measured(window: Window, at: float) -> Window:
-    """A window that is known to be empty: the share of what was said of it that it gave since its mark."""
+def _measured(window: Window, had: float) -> Window:
+    """A window at the time of a refusal, when it `had` so much, believed as far as it gave since its mark."""
+    given = window.spent + had
     said = window.mark_level
     if not window.is_fixed:
-        said += (at - window.marked_at) * window.limit / window.period_s
-    if said < MEASURED_MIN * window.limit:
-        return window
-    marked = replace(window, spent=0.0, mark_level=0.0, marked_at=at)
-    if window.spent >= HONEST * said:
-        return marked
-    trust = max(TRUST_MIN, TRUSTED_AFTER_429 * window.spent / said)
-    return replace(marked, trust=trust, trust_kept=trust, trusted_at=at + window.distrust_s)
+        said += (window.at - window.marked_at) * window.limit / window.period_s
+    if window.trust < 1.0:
+        trust = min(window.trust_kept, TRUSTED_AFTER_429 * window.trust)
+    elif said < MEASURED_MIN * window.limit:
+        trust = TRUSTED_AFTER_429
+    elif given >= HONEST * said:
+        return replace(window, spent=0.0, mark_level=0.0, marked_at=window.at)
+    else:
+        trust = GIVEN * given / said
+    trust = max(TRUST_MIN, trust)
+    return replace(window, trust=trust, trust_kept=trust, spent=0.0, mark_level=0.0, marked_at=window.at)

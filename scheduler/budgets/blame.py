@@ -1,0 +1,37 @@
+"""Which window a 429 is about, where a replica has several. Pure. What follows for it is in `windows`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from scheduler.budgets.answers import window_of
+from scheduler.budgets.headers import LimitsTold
+from scheduler.budgets.windows import Window, is_again, is_doubted, level_at
+
+BLAMED_BELOW = 0.9
+"""A window that is fuller by our account would have to lie tenfold: it is blamed only where all are as full."""
+
+
+def told_so(windows: Sequence[Window], charges: Sequence[float], limits: LimitsTold) -> int | None:
+    """The window that the 429 itself tells to hold less than the refused turn takes of it: its `charges`."""
+    for seen in limits.seen:
+        number = window_of(windows, seen)
+        if number is not None and seen.remaining is not None and seen.remaining < max(charges[number], 1.0):
+            return number
+    return None
+
+
+def blamed(windows: Sequence[Window], at: float) -> list[int]:
+    """The windows to blame where none is told to hold too little: the scarcest by our account at a first refusal, the
+    others at a second one, and then all; those that were to blame before, once they are doubted no more."""
+    shares = [level_at(window, at) / window.capacity if window.capacity else math.inf for window in windows]
+    likely = [number for number, share in enumerate(shares) if share < BLAMED_BELOW] or list(range(len(windows)))
+    again = [number for number in likely if is_again(windows[number], at)]
+    if again:
+        return again
+    doubted = [number for number in likely if is_doubted(windows[number], at)]
+    if doubted:
+        return [number for number in likely if number not in doubted] or doubted
+    before = [number for number in likely if windows[number].distrust_s]
+    return before or sorted(likely, key=lambda number: shares[number])[:1]
