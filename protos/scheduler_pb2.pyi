@@ -435,7 +435,7 @@ class ForecastResponse(_message.Message):
 
     @_builtins.property
     def wait_s(self) -> Global___Figure:
-        """Seconds spent waiting for that replica's rate limits, were the run alone in using them as much as now."""
+        """Seconds spent waiting for that replica's rate limits, if as many runs share them as now."""
 
     @_builtins.property
     def suspensions(self) -> Global___Figure:

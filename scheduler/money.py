@@ -13,13 +13,14 @@ from msgspec.structs import replace
 from common.ids import Caller, Model, ReplicaName, RunId, TurnId
 from scheduler.budgets import prediction
 from scheduler.budgets import spend as spending
-from scheduler.budgets.forecast import Forecast, forecast
+from scheduler.budgets.forecast import ALONE, Forecast, forecast
 from scheduler.budgets.ledger import FREE
 from scheduler.budgets.prediction import HistoryKey, Need
 from scheduler.budgets.spend import Spend
 from scheduler.effects import RecordSpend
 from scheduler.events import Request
 from scheduler.pools import pool_members
+from scheduler.sharing import sharing_of
 from scheduler.state import Draft, Replica, State, Turn
 
 
@@ -62,9 +63,9 @@ def forecast_of(state: State, run_id: RunId, caller: Caller, steps: int, now: fl
     prices = home.prices if home is not None else None
     price = FREE if prices is None else prices.get(Model(context.model), FREE)
     key = (context.model, caller, "")
-    return forecast(
-        state.histories, key, context, steps, budget=home.budget if home is not None else None, price=price, now=now
-    )
+    budget = home.budget if home is not None else None
+    sharing = ALONE if home is None else sharing_of(state, home, run, context.prompt_tokens)
+    return forecast(state.histories, key, context, steps, budget=budget, price=price, now=now, sharing=sharing)
 
 
 def take_in(draft: Draft, run_id: RunId, request: Request, held_s: float) -> Request:

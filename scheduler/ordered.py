@@ -39,6 +39,11 @@ class Ordered(Struct, frozen=True, gc=False):
         """The least element. The sequence must not be empty."""
         return self.chunks[0][0]
 
+    def count_before(self, key: Key) -> int:
+        """How many elements are less than `key`, whether it is in it or not."""
+        at = max(bisect_right(self.chunks, (key,)) - 1, 0)
+        return sum(map(len, self.chunks[:at])) + (bisect_left(self.chunks[at], key) if self.chunks else 0)
+
     def add(self, key: Key) -> Ordered:
         """With `key`, which must not be in it."""
         chunks = self.chunks

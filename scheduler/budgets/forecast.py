@@ -1,8 +1,13 @@
 """What a run's next steps will take: tokens, money, time spent waiting, suspensions, each with its spread. Pure.
 
 A step's prompt is the last one's and what a step adds to it, which grows from step to step; completions vary, so that
-the spread of a sum grows with the root of the steps. Waits are what the scarcest window refills too slowly, were the
-run alone in using it as much as it does now.
+the spread of a sum grows with the root of the steps.
+
+Waits: the scarcest window is a server that all who use it share, each in a circle of waiting, a turn and a pause. While
+it is used up, a round of all takes the sum of their turns ÷ its refill, whatever their order, so a step waits for the
+rest of the round that is not its own turn and pause; the first one waits for what is before it now. Until what is left
+of the window is used up, nobody waits. In which order they go is not known: a single wait spreads about as widely as it
+is long.
 """
 
 from __future__ import annotations
@@ -10,9 +15,11 @@ from __future__ import annotations
 import math
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from scheduler.budgets.ledger import Budget, Price, needs
 from scheduler.budgets.prediction import Histories, HistoryKey, Need, mean_and_deviation
+from scheduler.budgets.windows import needed
 
 STEPS_MAX = 10_000
 SUSPENDED_S = 15.0
@@ -31,6 +38,26 @@ class Context(Struct, frozen=True, gc=False):
     """Tokens that a step adds to the prompt."""
     deviation: float
     """Mean of how far that was off."""
+    turn_s: float = 0.0
+    """Mean seconds that its turns take, once they are placed; 0: not known."""
+    max_tokens: int | None = None
+    """What the last turn allowed."""
+
+
+class Sharing(Struct, frozen=True, gc=False):
+    """Who else uses a replica's windows, as of now."""
+
+    others: float = 0.0
+    """Runs with a turn in flight or held there, or expected back, as far as theirs go before the run's turns."""
+    ahead: float = 0.0
+    """Turns that are before the run's next one now."""
+    prompt_tokens: float = 0.0
+    """Mean of their turns."""
+    pause_s: float = 0.0
+    """Mean pause between two turns of a run."""
+
+
+ALONE = Sharing()
 
 
 class Figure(Struct, frozen=True, gc=False):
@@ -56,16 +83,21 @@ class Forecast(Struct, frozen=True, gc=False):
     suspensions: Figure
 
 
-def grown(context: Context | None, model: str, prompt_tokens: int, completion_tokens: int) -> Context:
-    """The context after a turn."""
+def grown(
+    context: Context | None, model: str, prompt_tokens: int, completion_tokens: int, turn_s: float = 0.0
+) -> Context:
+    """The context after a turn that took `turn_s` seconds; 0: not known."""
     if context is None or context.model != model:
-        return Context(model, prompt_tokens, completion_tokens, 0.0)
+        return Context(model, prompt_tokens, completion_tokens, 0.0, turn_s)
+    if context.turn_s and turn_s:
+        turn_s = context.turn_s + GROWTH_STEP * (turn_s - context.turn_s)
     growth = prompt_tokens - context.prompt_tokens
+    context = replace(context, prompt_tokens=prompt_tokens, turn_s=turn_s or context.turn_s)
     if growth < 0:
-        return Context(model, prompt_tokens, context.growth, context.deviation)  # it was made shorter
+        return context  # it was made shorter
     off = abs(growth - context.growth)
     mean = context.growth + GROWTH_STEP * (growth - context.growth)
-    return Context(model, prompt_tokens, mean, context.deviation + GROWTH_STEP * (off - context.deviation))
+    return replace(context, growth=mean, deviation=context.deviation + GROWTH_STEP * (off - context.deviation))
 
 
 def forecast(
@@ -77,8 +109,10 @@ def forecast(
     budget: Budget | None,
     price: Price,
     now: float,
+    sharing: Sharing = ALONE,
 ) -> Forecast:
-    """What the next `steps` (1 to STEPS_MAX) of a run take, where they go to one replica with this budget and price."""
+    """What the next `steps` (1 to STEPS_MAX) of a run take, where they go to one replica with this budget and price,
+    and as many share its windows as now."""
     completion, spread = mean_and_deviation(histories, key)
     prompts = steps * context.prompt_tokens + context.growth * steps * (steps + 1) / 2
     # The n-th step's growth is in all later prompts too.
@@ -88,15 +122,36 @@ def forecast(
     usd = Figure(
         price.of(prompts, completions), math.hypot(price.of(prompts_spread, 0), price.of(0, completions_spread))
     )
-    mean_need = Need(prompts / steps, completion, None, prompts / steps, prompts / steps)
-    wait = wait_spread = longest_s = 0.0
-    for window, amount in () if budget is None else needs(budget, mean_need, usd.mean / steps, now):
-        rate = max(window.rate, 1e-9)
-        seconds = max(0.0, (amount * steps - max(0.0, window.level)) / rate)
-        if seconds > wait:
-            wait, longest_s = seconds, amount / rate
-            wait_spread = tokens.deviation / max(tokens.mean, 1.0) * amount * steps / rate
-    suspended = float(steps) if longest_s > SUSPENDED_S else min(float(steps), wait / SUSPENDED_S)
-    return Forecast(
-        steps, tokens, usd, Figure(wait, wait_spread), Figure(suspended, math.sqrt(suspended) if suspended else 0.0)
-    )
+    wait = Figure(0.0, 0.0)
+    if budget is not None:
+        next_prompt = context.prompt_tokens + context.growth
+        first = needs(budget, likely(next_prompt, completion, context.max_tokens), usd.mean / steps, now)
+        own = needs(budget, likely(prompts / steps, completion), usd.mean / steps, now)
+        other_usd = price.of(sharing.prompt_tokens, completion)
+        others = needs(budget, likely(sharing.prompt_tokens, completion), other_usd, now)
+        away_s = context.turn_s + sharing.pause_s
+        for (window, on_arrival), (_, amount), (_, other) in zip(first, own, others, strict=True):
+            rate = max(window.rate, 1e-9)
+            first_s = (sharing.ahead * other + needed(window, on_arrival, now) - window.level) / rate
+            later_s = (sharing.others * other + amount) / rate - away_s
+            seconds = max(0.0, first_s, first_s + (steps - 1) * later_s)
+            if seconds > wait.mean:
+                uneven = tokens.deviation / max(tokens.mean, 1.0) * amount * steps / rate
+                in_turn = seconds / math.sqrt(steps) * sharing.others / (1 + sharing.others)
+                wait = Figure(seconds, math.hypot(uneven, in_turn))
+    return Forecast(steps, tokens, usd, wait, _suspensions(steps, wait))
+
+
+def likely(prompt_tokens: float, completion_tokens: float, max_tokens: int | None = None) -> Need:
+    """What a turn of these sizes takes when it has ended, or, by its `max_tokens`, when it arrives."""
+    return Need(prompt_tokens, completion_tokens, max_tokens, prompt_tokens, prompt_tokens)
+
+
+def _suspensions(steps: int, wait: Figure) -> Figure:
+    """How many of the steps wait for longer than SUSPENDED_S, their waits being about normal."""
+    mean, deviation = wait.mean / steps, wait.deviation / math.sqrt(steps)
+    if deviation > 0:
+        share = 0.5 * math.erfc((SUSPENDED_S - mean) / deviation / math.sqrt(2)) if mean > 0 else 0.0
+    else:
+        share = float(mean > SUSPENDED_S)
+    return Figure(steps * share, math.sqrt(steps * share * (1 - share)))
