@@ -63,6 +63,8 @@ _CALLERS = 12
 _PAUSED = 500
 _CONTINUATIONS = 0.75
 """Runs that are paused on a tool, and the share of turns that are of such a one."""
+_BEGUN_AT = 3.0
+"""Seconds after the start of the scheduler, when it places turns."""
 _DATAPLANE = DataplaneId("bench")
 _WINDOW_TOKENS, _WINDOW_REQUESTS = 6e7, 6e5
 _PROMPT_TOKENS, _MAX_TOKENS = 1000, 200
@@ -80,7 +82,7 @@ class Load:
     """Replicas have rate limits, and their answers tell of them."""
     state: State = field(init=False)
     took_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    at: float = 0.0
+    at: float = _BEGUN_AT
     turns: int = 0
     flying: list[TurnId] = field(default_factory=list)
     run_of: dict[TurnId, int] = field(default_factory=dict)
@@ -110,10 +112,10 @@ class Load:
             quota.tokens.level /= 2  # others have used the rest: a reset of less than a moment tells nothing
             quota.requests.level /= 2
             self.providers[name] = quota
-        self.state = initial(pool, self.at, 1)
+        self.state = initial(pool, 0.0, 1)
         for name in names:
-            self._do(ReplicaProbed(3.0, name, healthy=True, running=0, waiting=0))
-        self._do(Ticked(3.0))
+            self._do(ReplicaProbed(self.at, name, healthy=True, running=0, waiting=0))
+        self._do(Ticked(self.at))
         for _ in range(self.runs):
             self.arrive(self._new_run())
             self.end()
