@@ -1,10 +1,11 @@
 """The order of held turns. Pure; works on a draft.
 
 Interactive before batch, then the caller with the fewest running turns, then continuations, then turns done, then
-arrival. The last three do not change while a turn is held: they are its `key`, and a caller's turns are kept in
-order of it. The count of running turns changes all the time; it orders callers, not turns. A pool's lanes keep their
-callers in order (`count_running` moves one caller when its count changes); at a home, where few callers have turns,
-they are compared when asked.
+arrival; where only rate limits are waited for, arrival less HEAD_START_S for each turn done. What comes after the
+caller does not change while a turn is held: it is its `key`, and a caller's turns are kept in order of it. The count of
+running turns changes all the time; it orders callers, not turns. A pool's lanes keep their callers in order
+(`count_running` moves one caller when its count changes); at a home, where few callers have turns, they are compared
+when asked.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from scheduler.ordered import EMPTY, Key, Ordered
 from scheduler.pools import pool_key
 from scheduler.state import EMPTY_LANES, NO_SHARE, Draft, Lane, Lanes, Pool, PoolKey, Replica, Run, Share, Turn
 
+HEAD_START_S = 20.0
+"""A turn done counts as much as having waited for so long (llm-d: turns + 0.05 · seconds waited)."""
+
 Classes = tuple[RunClass, ...]
 INTERACTIVE_ALONE: Classes = (RunClass.INTERACTIVE,)
 INTERACTIVE_FIRST: Classes = (RunClass.INTERACTIVE, RunClass.BATCH)
@@ -30,8 +34,15 @@ Where = tuple[ReplicaName | None, PoolKey]
 """The home a turn waits for, or None and it waits for any of its pool."""
 
 
-def held_key(*, is_continuation: bool, turns_done: int, arrived_at: float, arrivals: int, turn_id: TurnId) -> Key:
-    """A turn's order among those of its class and caller; the least goes first."""
+def held_key(
+    *, is_continuation: bool, turns_done: int, by_age: bool, arrived_at: float, arrivals: int, turn_id: TurnId
+) -> Key:
+    """A turn's order among those of its class and caller; the least goes first.
+
+    That runs which began go first keeps their prefixes in an engine's KV cache. A rate limit has none, and the last run
+    would wait until all others are over: there it is `by_age`."""
+    if by_age:
+        return (False, 0, arrived_at - HEAD_START_S * turns_done, arrivals, turn_id)
     return (not is_continuation, -turns_done, arrived_at, arrivals, turn_id)
 
 

@@ -15,7 +15,7 @@ from common.ids import Caller, Model, ReplicaName
 from scheduler.admission import has_room
 from scheduler.events import RunClass
 from scheduler.ordered import EMPTY, Key, Ordered
-from scheduler.state import Draft, Pool, PoolKey, Replica, Run, Turn, rebuild_pools
+from scheduler.state import Draft, Pool, PoolKey, Replica, Run, State, Turn, rebuild_pools
 
 
 def pool_key(turn: Turn) -> PoolKey:
@@ -35,6 +35,18 @@ def may_be_served(draft: Draft, key: PoolKey) -> bool:
     return bool(pool is not None and pool.members) or (
         draft.models_due_at is not None and bool(draft.unknown_models[key[0]])
     )
+
+
+def has_limits_alone(known: Draft | State, key: PoolKey) -> bool:
+    """Whether every replica of a pool has rate limits."""
+    pool = known.pools.get(key) if known.histories is not None else None
+    if pool is None:
+        return False
+    for name in pool.members:
+        budget = known.replicas[name].budget
+        if budget is None or not budget.is_limited:
+            return False
+    return bool(pool.members)
 
 
 def serves(replica: Replica, key: PoolKey) -> bool:

@@ -11,6 +11,7 @@ from common.ids import TurnId
 from scheduler.budgets.forecast import Sharing
 from scheduler.fairness import held_key
 from scheduler.ordered import Key
+from scheduler.pools import has_limits_alone
 from scheduler.state import Replica, Run, State
 
 LOOKED_AT = 256
@@ -23,7 +24,8 @@ def sharing_of(state: State, home: Replica, run: Run, prompt_tokens: float) -> S
     Held turns count as far as the replica is one of several that they may go to. A run that goes before all that are
     held, now, is taken to do so later too. Runs whose next turns would go before this one, though they come later, are
     taken to do as many as they have done."""
-    key = _key(state, run, later=0)
+    by_age = any(has_limits_alone(state, (home.one_shot, model)) for model in home.models or ())
+    key = _key(state, run, by_age=by_age, later=0)
     held, before = _held(state, home, run, key)
     own = len(run.in_flight) + (run.expected_as is not None)
     share = before / held if held else 1.0
@@ -34,7 +36,7 @@ def sharing_of(state: State, home: Replica, run: Run, prompt_tokens: float) -> S
         if other is None or turn.need is None or other is run:
             continue
         sizes.append(turn.need.prompt)
-        if (turn.replica is not None or turn.key < key) and _key(state, other, later=1) < key:
+        if (turn.replica is not None or turn.key < key) and _key(state, other, by_age=by_age, later=1) < key:
             again += other.turns_done + 1
     # While nobody is held before it, the window lasts.
     again_before = again * len(state.turns) / looked_at / _members(state, home) if before else 0.0
@@ -46,11 +48,12 @@ def sharing_of(state: State, home: Replica, run: Run, prompt_tokens: float) -> S
     )
 
 
-def _key(state: State, run: Run, *, later: int) -> Key:
+def _key(state: State, run: Run, *, by_age: bool, later: int) -> Key:
     """The order of a turn of a run that arrives now, or after so many `later` turns of it."""
     return held_key(
         is_continuation=run.paused or bool(run.in_flight) or later > 0,
         turns_done=run.turns_done + later,
+        by_age=by_age,
         arrived_at=state.now,
         arrivals=state.arrivals + 1 + later,
         turn_id=TurnId(""),

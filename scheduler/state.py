@@ -179,7 +179,7 @@ class Turn(Struct, frozen=True, gc=False):
     arrived_at: float
     """Less the seconds that a scheduler before this one held it."""
     key: Key
-    """Its order among held turns of its class and caller: continuations, turns done, arrival. Ends with its id."""
+    """Its order among held turns of its class and caller, see `fairness.held_key`. Ends with its id."""
     held_at: ReplicaName | None = None
     """Held: the home it must go to; None: any replica of its pool."""
     replica: ReplicaName | None = None

@@ -24,7 +24,11 @@ def told_so(windows: Sequence[Window], charges: Sequence[float], limits: LimitsT
 
 def blamed(windows: Sequence[Window], at: float) -> list[int]:
     """The windows to blame where none is told to hold too little: the scarcest by our account at a first refusal, the
-    others at a second one, and then all; those that were to blame before, once they are doubted no more."""
+    others at a second one, and then all; those that were to blame before, once they are doubted no more. Windows that
+    are learned from 429s alone are all to blame, since which of them were used up was never known."""
+    learned = [number for number, window in enumerate(windows) if window.learned]
+    if learned:
+        return learned
     shares = [level_at(window, at) / window.capacity if window.capacity else math.inf for window in windows]
     likely = [number for number, share in enumerate(shares) if share < BLAMED_BELOW] or list(range(len(windows)))
     again = [number for number in likely if is_again(windows[number], at)]

@@ -1,8 +1,8 @@
 """Windows of a provider that tells nothing but its 429s. Pure.
 
 What was sent in about a minute before the first 429 is what it gives, nearly: of that two windows are made, of tokens
-and of requests, since nothing says which of them was used up. A further 429 makes the scarcer one smaller by a fifth,
-and one that is in use grows by two hundredths a minute: so the next 429 comes minutes later, not at once.
+and of requests, since nothing says which of them was used up. A further 429 makes both smaller by a fifth, and
+one that is in use grows by two hundredths a minute: so the next 429 comes minutes later, not at once.
 Read next: `ledger`.
 """
 

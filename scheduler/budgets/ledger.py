@@ -115,6 +115,11 @@ class Budget(Struct, frozen=True, gc=False):
     """It is there for a 429 alone, since the configuration names none."""
 
     @property
+    def is_limited(self) -> bool:
+        """Whether windows are known of it, or are to be learned."""
+        return bool(self.windows) or self.usage is not None
+
+    @property
     def is_past(self) -> bool:
         """Whether it has been there for long enough."""
         return self.passes and not (self.in_flight or self.refusals or self.opened)

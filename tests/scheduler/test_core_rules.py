@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scheduler.summary import summarize
 from tests.scheduler.story import BATCH, Story, placed, replica
 
@@ -176,3 +178,15 @@ def test_started_runs_go_before_new_ones_and_longer_ones_first() -> None:
     assert story.end("f0") == ["long-3@a"]
     assert story.end("f1") == ["short-2@a"]
     assert story.end("f2") == ["new@a"]
+
+
+@pytest.mark.parametrize(("later_s", "first"), [(15.0, "long-2"), (25.0, "new")])
+def test_where_only_rate_limits_are_waited_for_a_turn_done_counts_as_twenty_seconds(later_s: float, first: str) -> None:
+    story = Story(replica("a", max_in_flight=1, limits={"requests_per_minute": 100}))
+    story.arrive("one", "long", BATCH)
+    story.end("one", paused=True)
+    story.arrive("f0", "f0", BATCH)
+    story.arrive("new", "new", BATCH)
+    story.tick(later_s)
+    story.arrive("long-2", "long", BATCH)
+    assert story.end("f0") == [f"{first}@a"]
