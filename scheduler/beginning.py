@@ -9,6 +9,7 @@ from immutables import Map
 from common.ids import Model
 from common.pool import Replica as PoolReplica
 from scheduler.budgets.configured import budget_of, prices_of
+from scheduler.budgets.line import EMPTY_LINE
 from scheduler.budgets.prediction import Histories
 from scheduler.budgets.spend import NOTHING_SPENT, Spends
 from scheduler.state import GRACE_S, MODELS_WITHIN_S, Draft, Replica, State, rebuild_pools
@@ -59,6 +60,7 @@ def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int, s
         held=(0, 0),
         histories=Histories() if any(replica.budget for replica in known.values()) else None,
         dry=empty,
+        line=EMPTY_LINE,
         spends=spends,
         habits=empty,
         run_counts=[0] * 6,

@@ -17,10 +17,21 @@ from scheduler.admission import has_room
 from scheduler.budgets import ledger, prediction
 from scheduler.budgets.headers import LimitsTold
 from scheduler.budgets.ledger import Budget, Reservation, Spent
+from scheduler.budgets.line import due_of, scarcest, with_place, without_place
 from scheduler.budgets.prediction import Histories, Need
 from scheduler.effects import Reason, RefuseTurn
 from scheduler.events import FirstTokenSeen, KnownLimits, Request, TurnEnded, TurnFailed
-from scheduler.money import can_afford, history_key, likely_usd, members_for, need_of, settle_usd, take_usd, usd_of
+from scheduler.money import (
+    can_afford,
+    history_key,
+    likely_usd,
+    members_for,
+    need_of,
+    settle_usd,
+    take_usd,
+    usd_of,
+    usual_need,
+)
 from scheduler.ordered import Key
 from scheduler.pools import is_behind_others, load_key, put_replica
 from scheduler.state import Draft, Replica, Run, Turn, with_first_token
@@ -32,6 +43,8 @@ AGAIN_S_MIN, AGAIN_S_MAX = 5.0, 60.0
 these."""
 WAITED_S_MIN = 0.05
 """Less is not called waiting."""
+PLENTY = 0.5
+"""While so large a share of a window is left, not all came who were told to, and nobody need wait for them."""
 TOO_MANY_REQUESTS = 429
 TOO_LARGE = 413
 """As a dataplane reports it: also what an engine answers 429 and calls too large."""
@@ -252,10 +265,12 @@ def refuses(draft: Draft, turn: Turn, run: Run | None) -> bool:
         return True
     if turn.gives_up_at is None or not draft.is_open:
         return False
-    wait_s = _wait_s(draft, turn, need)
-    if wait_s is not None and draft.now + wait_s > turn.gives_up_at:
-        _refuse_for_time(draft, turn, wait_s)
+    soonest = _soonest(draft, turn, need)
+    if soonest is not None and draft.now + soonest[0] > turn.gives_up_at:
+        _refuse_for_time(draft, turn, soonest)
         return True
+    if turn.run_id is not None:
+        draft.line = without_place(draft.line, turn.run_id)
     return False
 
 
@@ -270,11 +285,14 @@ def refuse_for_size(draft: Draft, turn: Turn) -> None:
 
 def refuse_late(draft: Draft, turn: Turn) -> None:
     """Refuses a turn that is held by no lane, since its client waits no longer."""
-    wait_s = None if draft.histories is None else _wait_s(draft, turn, need_of(draft, turn))
-    _refuse_for_time(draft, turn, wait_s)
+    soonest = None if draft.histories is None else _soonest(draft, turn, need_of(draft, turn))
+    _refuse_for_time(draft, turn, soonest)
 
 
-def _refuse_for_time(draft: Draft, turn: Turn, wait_s: float | None) -> None:
+def _refuse_for_time(draft: Draft, turn: Turn, soonest: tuple[float, ReplicaName] | None) -> None:
+    """Refuses a turn for which its client waits no longer; `soonest`: in how many seconds it would be placed, and
+    where. Its run gets that place in line, if the client names it: else nobody would know it again."""
+    wait_s = None if soonest is None else soonest[0]
     request, waited_s = turn.request, draft.now - turn.arrived_at
     by_deadline = request.deadline_s is not None and (
         request.wait_s_max is None or request.deadline_s <= request.wait_s_max
@@ -289,14 +307,18 @@ def _refuse_for_time(draft: Draft, turn: Turn, wait_s: float | None) -> None:
         _refuse(draft, turn, Reason.DEADLINE, text)
         return
     again_s = max(AGAIN_S_MIN, min(waited_s, AGAIN_S_MAX)) if wait_s is None else wait_s
+    if soonest is not None and request.run_id is not None:
+        draft.line = with_place(draft.line, request.run_id, soonest[1], draft.now + again_s, draft.now)
     draft.effects.append(RefuseTurn(turn.dataplane, request.turn_id, Reason.NOT_SOON, text, again_s))
 
 
-def _wait_s(draft: Draft, turn: Turn, need: Need) -> float | None:
-    """Seconds until rate limits let the turn go if what is held before it takes as much as it does itself; None: it
-    waits for the end of other turns, and when that comes is not known."""
+def _soonest(draft: Draft, turn: Turn, need: Need) -> tuple[float, ReplicaName] | None:
+    """In how many seconds rate limits let the turn go, behind what is held before it and those that were told to come
+    again before it, and where; None: now, or it waits for the end of other turns, and when that comes is not known."""
     ahead = draft.held[0] if turn.request.run_class == 0 else sum(draft.held)
-    wait_s = math.inf
+    due = due_of(draft.line, turn.run_id, draft.now)
+    usual = usual_need(draft, turn, need) if ahead or draft.line.ends else need
+    soonest: tuple[float, ReplicaName] | None = None
     candidates = [draft.replicas[name] for name in members_for(draft, turn)]
     for replica in candidates:
         if not replica.healthy:
@@ -304,9 +326,14 @@ def _wait_s(draft: Draft, turn: Turn, need: Need) -> float | None:
         if replica.budget is None:
             return None
         usd = likely_usd(replica, turn.request, need)
-        alone_s = _opens(replica, need, usd, draft.now) - draft.now
-        wait_s = min(wait_s, alone_s + ahead * ledger.refill_s(replica.budget, need, usd) / len(candidates))
-    return wait_s if 0 < wait_s < math.inf else None
+        window = scarcest(replica.budget, usual, usd, draft.now)
+        wait_s = _opens(replica, need, usd, draft.now) - draft.now + ahead * window.each_s / len(candidates)
+        before_s = (draft.line.ends.get(replica.name, 0.0) + window.each_s if due is None else due) - draft.now
+        if before_s > wait_s and window.share < PLENTY:
+            wait_s = before_s
+        if soonest is None or wait_s < soonest[0]:
+            soonest = wait_s, replica.name
+    return soonest if soonest is not None and 0 < soonest[0] < math.inf else None
 
 
 def _fits_nowhere(draft: Draft, turn: Turn, need: Need) -> bool:

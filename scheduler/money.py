@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from common.ids import Caller, Model, ReplicaName, RunId, TurnId
 from scheduler.budgets import prediction
 from scheduler.budgets import spend as spending
-from scheduler.budgets.forecast import ALONE, Forecast, forecast
+from scheduler.budgets.forecast import ALONE, Forecast, forecast, likely
 from scheduler.budgets.ledger import FREE
 from scheduler.budgets.prediction import HistoryKey, Need
 from scheduler.budgets.spend import Spend
@@ -157,6 +157,13 @@ def need_of(draft: Draft, turn: Turn) -> Need:
     assert draft.histories is not None
     request = turn.request
     return prediction.predict(draft.histories, history_key(request), request.prompt_bytes, request.max_tokens)
+
+
+def usual_need(draft: Draft, turn: Turn, need: Need) -> Need:
+    """What turns like this one take on the whole, where `need` is what it may take."""
+    assert draft.histories is not None
+    completion, _ = prediction.mean_and_deviation(draft.histories, history_key(turn.request))
+    return likely(need.prompt, min(completion, need.completion))
 
 
 def usd_of(replica: Replica, request: Request, prompt: float, completion: float, cached: float = 0.0) -> float:

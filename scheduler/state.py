@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from common.ids import Caller, DataplaneId, Model, ReplicaName, RunId, TurnId
 from scheduler.budgets.forecast import Context
 from scheduler.budgets.ledger import Budget, Price, Reservation
+from scheduler.budgets.line import Line
 from scheduler.budgets.prediction import Histories, Need
 from scheduler.budgets.spend import Spends
 from scheduler.economy import NO_ECONOMY, Economy, Way
@@ -307,6 +308,8 @@ class State(Struct, frozen=True, gc=False):
     """Replicas whose budget does not fit the next held turn, and when it will."""
     habits: Map[Caller, Habit]
     """How the callers' runs behave."""
+    line: Line
+    """Who was told to come again."""
     spends: Spends
 
 
@@ -341,6 +344,7 @@ class Draft(Struct):
     histories: Histories | None
     dry: Map[ReplicaName, float]
     habits: Map[Caller, Habit]
+    line: Line
     spends: Spends
     effects: list[Effect] = field(default_factory=list)
     roomier: list[ReplicaName] = field(default_factory=list)

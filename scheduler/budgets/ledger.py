@@ -383,13 +383,6 @@ def _charges(budget: Budget, reservation: Reservation | None) -> list[float]:
     return charges + [taken[window.dimension] + window.overhead for window in budget.windows[len(charges) :]]
 
 
-def refill_s(budget: Budget, need: Need, usd: float) -> float:
-    """Seconds in which the scarcest window refills what such a turn takes."""
-    taken = _taken(budget, need, usd)
-    refills = ((taken[window.dimension] + window.overhead) / max(window.rate, 1e-9) for window in budget.windows)
-    return max(refills, default=0.0)
-
-
 def needs(budget: Budget, need: Need, usd: float, at: float) -> list[tuple[Window, float]]:
     """Every window, refilled to `at`, and what such a turn takes of it."""
     taken = _taken(budget, need, usd)

@@ -1,0 +1,73 @@
+"""Runs whose turns were refused for a while, each told when its own would fit: a place in line. Pure.
+
+Who is told the same as all others comes back with all others, and is refused again. So each is told a time after those
+that were told before it, as far apart as the window refills what such a turn takes. Nothing is kept free for them: what
+others take meanwhile is waited for. A place is its run's until it was used, or for KEPT_S after its time.
+"""
+
+from __future__ import annotations
+
+import math
+
+from immutables import Map
+from msgspec import Struct
+
+from common.ids import ReplicaName, RunId
+from scheduler.budgets.ledger import Budget, needs
+from scheduler.budgets.prediction import Need
+
+KEPT_S = 60.0
+PLACES_MAX = 4096
+"""More runs get no place: they are told the end of the line."""
+
+
+class Line(Struct, frozen=True, gc=False):
+    """Those that were told to come again."""
+
+    due: Map[RunId, float] = Map()
+    """When each of them may come."""
+    ends: Map[ReplicaName, float] = Map()
+    """By replica, when the last one of its line may come."""
+
+
+EMPTY_LINE = Line()
+
+
+def due_of(line: Line, run_id: RunId | None, now: float) -> float | None:
+    """When the run was told to come; None: it has no place."""
+    due = line.due.get(run_id) if run_id is not None else None
+    return due if due is not None and now <= due + KEPT_S else None
+
+
+def with_place(line: Line, run_id: RunId, replica: ReplicaName, due: float, now: float) -> Line:
+    """With a run that is told to come at `due`, for `replica`."""
+    places = line.due
+    if len(places) >= PLACES_MAX and run_id not in places:
+        places = Map({each: then for each, then in places.items() if now <= then + KEPT_S})
+    if len(places) < PLACES_MAX or run_id in places:
+        places = places.set(run_id, due)
+    return Line(places, line.ends.set(replica, max(due, line.ends.get(replica, due))))
+
+
+def without_place(line: Line, run_id: RunId) -> Line:
+    """With a run less, whose turn is held or placed."""
+    return Line(line.due.delete(run_id), line.ends) if run_id in line.due else line
+
+
+class Scarcest(Struct, frozen=True, gc=False):
+    """The window that has room for the fewest turns of a kind."""
+
+    share: float = 1.0
+    """What is left of it."""
+    each_s: float = 0.0
+    """Seconds in which it refills what a turn takes."""
+
+
+def scarcest(budget: Budget, need: Need, usd: float, at: float) -> Scarcest:
+    """That of turns that take `need` and `usd`."""
+    fewest, found = math.inf, Scarcest()
+    for window, amount in needs(budget, need, usd, at):
+        if amount > 0 and window.level / amount < fewest:
+            fewest = window.level / amount
+            found = Scarcest(window.level / max(window.capacity, 1e-9), amount / max(window.rate, 1e-9))
+    return found
