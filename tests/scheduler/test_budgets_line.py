@@ -21,7 +21,7 @@ TICK_S = 1 / 16
 
 @dataclass
 class Impatient(World):
-    """Agents that wait for a second and, when refused, come again when they were told, or after `early` times as long."""
+    """Agents that wait for a second and come again when they were told, or after `early` times as long."""
 
     early: float = 1.0
     refused: int = 0
