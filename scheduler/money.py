@@ -64,7 +64,8 @@ def forecast_of(state: State, run_id: RunId, caller: Caller, steps: int, now: fl
     price = FREE if prices is None else prices.get(Model(context.model), FREE)
     key = (context.model, caller, "")
     budget = home.budget if home is not None else None
-    sharing = ALONE if home is None else sharing_of(state, home, run, context.prompt_tokens)
+    usual = likely(context.prompt_tokens, prediction.mean_and_deviation(state.histories, key)[0])
+    sharing = ALONE if home is None else sharing_of(state, home, run, usual)
     return forecast(state.histories, key, context, steps, budget=budget, price=price, now=now, sharing=sharing)
 
 
