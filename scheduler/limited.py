@@ -308,7 +308,8 @@ def _refuse_for_time(draft: Draft, turn: Turn, soonest: tuple[float, ReplicaName
         return
     again_s = max(AGAIN_S_MIN, min(waited_s, AGAIN_S_MAX)) if wait_s is None else wait_s
     if soonest is not None and request.run_id is not None:
-        draft.line = with_place(draft.line, request.run_id, soonest[1], draft.now + again_s, draft.now)
+        place = soonest[1], request.run_class
+        draft.line = with_place(draft.line, request.run_id, place, draft.now + again_s, draft.now)
     draft.effects.append(RefuseTurn(turn.dataplane, request.turn_id, Reason.NOT_SOON, text, again_s))
 
 
@@ -328,7 +329,8 @@ def _soonest(draft: Draft, turn: Turn, need: Need) -> tuple[float, ReplicaName] 
         usd = likely_usd(replica, turn.request, need)
         window = scarcest(replica.budget, usual, usd, draft.now)
         wait_s = _opens(replica, need, usd, draft.now) - draft.now + ahead * window.each_s / len(candidates)
-        before_s = (draft.line.ends.get(replica.name, 0.0) + window.each_s if due is None else due) - draft.now
+        end = draft.line.ends.get((replica.name, turn.request.run_class), 0.0)
+        before_s = (end + window.each_s if due is None else due) - draft.now
         if before_s > wait_s and window.share < PLENTY:
             wait_s = before_s
         if soonest is None or wait_s < soonest[0]:

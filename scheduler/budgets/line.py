@@ -15,6 +15,7 @@ from msgspec import Struct
 from common.ids import ReplicaName, RunId
 from scheduler.budgets.ledger import Budget, needs
 from scheduler.budgets.prediction import Need
+from scheduler.events import RunClass
 
 KEPT_S = 60.0
 PLACES_MAX = 4096
@@ -26,8 +27,8 @@ class Line(Struct, frozen=True, gc=False):
 
     due: Map[RunId, float] = Map()
     """When each of them may come."""
-    ends: Map[ReplicaName, float] = Map()
-    """By replica, when the last one of its line may come."""
+    ends: Map[tuple[ReplicaName, RunClass], float] = Map()
+    """By replica and class, when the last one of those may come that go before a newcomer of the class."""
 
 
 EMPTY_LINE = Line()
@@ -39,14 +40,20 @@ def due_of(line: Line, run_id: RunId | None, now: float) -> float | None:
     return due if due is not None and now <= due + KEPT_S else None
 
 
-def with_place(line: Line, run_id: RunId, replica: ReplicaName, due: float, now: float) -> Line:
-    """With a run that is told to come at `due`, for `replica`."""
+def with_place(line: Line, run_id: RunId, of: tuple[ReplicaName, RunClass], due: float, now: float) -> Line:
+    """With a run that is told to come at `due`, for a replica and as a run of a class; interactive ones go before
+    batch ones."""
     places = line.due
     if len(places) >= PLACES_MAX and run_id not in places:
         places = Map({each: then for each, then in places.items() if now <= then + KEPT_S})
     if len(places) < PLACES_MAX or run_id in places:
         places = places.set(run_id, due)
-    return Line(places, line.ends.set(replica, max(due, line.ends.get(replica, due))))
+    replica, run_class = of
+    ends = line.ends
+    for behind in RunClass:
+        if behind >= run_class:
+            ends = ends.set((replica, behind), max(due, ends.get((replica, behind), due)))
+    return Line(places, ends)
 
 
 def without_place(line: Line, run_id: RunId) -> Line:

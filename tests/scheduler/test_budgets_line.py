@@ -101,7 +101,7 @@ def test_who_comes_early_keeps_its_place() -> None:
 
 
 def test_a_place_is_kept_until_it_was_used_or_for_a_while() -> None:
-    name = ReplicaName("a")
+    name = ReplicaName("a"), RunClass.BATCH
     line = with_place(EMPTY_LINE, RunId("r"), name, 50.0, 10.0)
     assert due_of(line, RunId("r"), 20.0) == due_of(line, RunId("r"), 50 + KEPT_S) == 50.0
     assert due_of(line, RunId("r"), 51 + KEPT_S) is due_of(line, RunId("s"), 20.0) is due_of(line, None, 20.0) is None
@@ -109,8 +109,16 @@ def test_a_place_is_kept_until_it_was_used_or_for_a_while() -> None:
     assert with_place(line, RunId("s"), name, 40.0, 10.0).ends[name] == 50.0
 
 
+def test_an_interactive_run_goes_before_batch_runs_in_line() -> None:
+    batch, interactive = ((ReplicaName("a"), run_class) for run_class in (RunClass.BATCH, RunClass.INTERACTIVE))
+    line = with_place(EMPTY_LINE, RunId("r"), batch, 50.0, 10.0)
+    assert interactive not in line.ends
+    line = with_place(line, RunId("s"), interactive, 60.0, 10.0)
+    assert line.ends[interactive] == line.ends[batch] == 60.0
+
+
 def test_places_are_bounded_and_those_that_are_past_make_room() -> None:
-    line, name = EMPTY_LINE, ReplicaName("a")
+    line, name = EMPTY_LINE, (ReplicaName("a"), RunClass.BATCH)
     for number in range(PLACES_MAX + 5):
         line = with_place(line, RunId(f"r{number}"), name, float(number), 0.0)
     assert len(line.due) == PLACES_MAX
