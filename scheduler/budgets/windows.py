@@ -16,8 +16,8 @@ is. While a window is doubted its word only lowers our account, and later raises
 to know of one that claims to hold more than it does, but refills as it says. If one that is doubted refuses again, it
 gives less: what it gave since it was last known, a share of what it said, is its `trust`, which grows by a hundredth a
 minute when the hour is over. A fixed one is measured at once, since it is full again before it could be doubted. Which
-window a refusal is about is often not told: `ledger` blames the scarcest first, then all others, then all. So there are
-at most three refusals in the first hour, and then one whenever a time of doubt is over.
+window a refusal is about is often not told: see `blame`. So there are at most three refusals in the first hour, and
+then one whenever a time of doubt is over.
 """
 
 from __future__ import annotations
