@@ -107,7 +107,7 @@ def count_running(draft: Draft, caller: Caller, change: int, *, but: tuple[PoolK
         order = lane.order.move((share.running, first, caller), (running, first, caller))
         moved = Lane(lane.queues, order)
         lanes = (moved, pool.lanes[1]) if run_class is RunClass.INTERACTIVE else (pool.lanes[0], moved)
-        draft.pools = draft.pools.set(key, Pool(pool.members, pool.roomy, pool.tight, lanes))
+        draft.pools = draft.pools.set(key, Pool(pool.members, pool.roomy, pool.tight, lanes, pool.is_limited))
     _put_share(draft, caller, replace(share, running=running))
 
 
@@ -197,7 +197,7 @@ def _put_lane(draft: Draft, where: Where, lanes: Lanes, run_class: RunClass, lan
     if held_at is None:
         pool = draft.pools.get(key, Pool())
         if pool.members or changed[0].queues or changed[1].queues:
-            draft.pools = draft.pools.set(key, Pool(pool.members, pool.roomy, pool.tight, changed))
+            draft.pools = draft.pools.set(key, Pool(pool.members, pool.roomy, pool.tight, changed, pool.is_limited))
         else:
             draft.pools = draft.pools.delete(key)
     elif changed[0].queues or changed[1].queues:

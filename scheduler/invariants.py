@@ -167,6 +167,8 @@ def _check_indexes(state: State) -> None:
     for key, pool in state.pools.items():
         members = [replica for replica in state.replicas.values() if serves(replica, key)]
         assert pool.members == tuple(sorted(replica.name for replica in members))
+        limited = [replica for replica in members if replica.budget is not None and replica.budget.is_limited]
+        assert pool.is_limited == (bool(members) and len(limited) == len(members))
         assert pool.members or any(lane.queues for lane in pool.lanes), "a pool that nobody needs"
         roomy = [replica for replica in members if has_room(replica, RunClass.BATCH)]
         tight = [r for r in members if has_room(r, RunClass.INTERACTIVE) and not has_room(r, RunClass.BATCH)]

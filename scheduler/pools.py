@@ -15,7 +15,7 @@ from common.ids import Caller, Model, ReplicaName
 from scheduler.admission import has_room
 from scheduler.events import RunClass
 from scheduler.ordered import EMPTY, Key, Ordered
-from scheduler.state import Draft, Pool, PoolKey, Replica, Run, State, Turn, rebuild_pools
+from scheduler.state import Draft, Pool, PoolKey, Replica, Run, Turn, rebuild_pools
 
 
 def pool_key(turn: Turn) -> PoolKey:
@@ -35,18 +35,6 @@ def may_be_served(draft: Draft, key: PoolKey) -> bool:
     return bool(pool is not None and pool.members) or (
         draft.models_due_at is not None and bool(draft.unknown_models[key[0]])
     )
-
-
-def has_limits_alone(known: Draft | State, key: PoolKey) -> bool:
-    """Whether every replica of a pool has rate limits."""
-    pool = known.pools.get(key) if known.histories is not None else None
-    if pool is None:
-        return False
-    for name in pool.members:
-        budget = known.replicas[name].budget
-        if budget is None or not budget.is_limited:
-            return False
-    return bool(pool.members)
 
 
 def serves(replica: Replica, key: PoolKey) -> bool:
@@ -142,7 +130,7 @@ def set_models(draft: Draft, replica: Replica, models: tuple[Model, ...]) -> Non
     rebuild_pools(draft)
     for key in set(draft.pools):
         pool = draft.pools[key]
-        empty = Pool(pool.members, EMPTY, EMPTY, pool.lanes)
+        empty = Pool(pool.members, EMPTY, EMPTY, pool.lanes, pool.is_limited)
         entries = (_index_entry(draft.replicas[name]) for name in pool.members if pool.is_indexed)
         draft.pools = draft.pools.set(key, reduce(_indexed, entries, empty))
     draft.touched.clear()
@@ -160,8 +148,8 @@ def _indexed(pool: Pool, entry: tuple[bool, Key] | None) -> Pool:
         return pool
     roomy, key = entry
     if roomy:
-        return Pool(pool.members, pool.roomy.add(key), pool.tight, pool.lanes)
-    return Pool(pool.members, pool.roomy, pool.tight.add(key), pool.lanes)
+        return Pool(pool.members, pool.roomy.add(key), pool.tight, pool.lanes, pool.is_limited)
+    return Pool(pool.members, pool.roomy, pool.tight.add(key), pool.lanes, pool.is_limited)
 
 
 def _unindexed(pool: Pool, entry: tuple[bool, Key] | None) -> Pool:
@@ -169,5 +157,5 @@ def _unindexed(pool: Pool, entry: tuple[bool, Key] | None) -> Pool:
         return pool
     roomy, key = entry
     if roomy:
-        return Pool(pool.members, pool.roomy.remove(key), pool.tight, pool.lanes)
-    return Pool(pool.members, pool.roomy, pool.tight.remove(key), pool.lanes)
+        return Pool(pool.members, pool.roomy.remove(key), pool.tight, pool.lanes, pool.is_limited)
+    return Pool(pool.members, pool.roomy, pool.tight.remove(key), pool.lanes, pool.is_limited)

@@ -13,7 +13,6 @@ from scheduler.budgets.line import scarcest
 from scheduler.budgets.prediction import Need
 from scheduler.fairness import held_key
 from scheduler.ordered import Key
-from scheduler.pools import has_limits_alone
 from scheduler.state import Replica, Run, State
 
 LOOKED_AT = 256
@@ -28,7 +27,7 @@ def sharing_of(state: State, home: Replica, run: Run, usual: Need) -> Sharing:
     Held turns count as far as the replica is one of several that they may go to. A run that goes before all that are
     held, now, is taken to do so later too. Runs of which later turns would go before this one, though they come a round
     later each, are taken to do as many of them, but no more than they have done."""
-    by_age = any(has_limits_alone(state, (home.one_shot, model)) for model in home.models or ())
+    by_age = any(state.pools[home.one_shot, model].is_limited for model in home.models or ())
     key = _key(state, run, by_age=by_age)
     held, before = _held(state, home, run, key)
     own = len(run.in_flight) + (run.expected_as is not None)

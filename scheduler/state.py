@@ -239,6 +239,8 @@ class Pool(Struct, frozen=True, gc=False):
     tight: Ordered = EMPTY
     """The same of those with room for interactive turns only."""
     lanes: Lanes = EMPTY_LANES
+    is_limited: bool = False
+    """Every member has rate limits."""
 
     @property
     def is_indexed(self) -> bool:
@@ -387,4 +389,6 @@ def rebuild_pools(draft: Draft) -> None:
             draft.pools = draft.pools.set(key, Pool(lanes=pool.lanes))
     for key, names in members.items():
         pool = draft.pools.get(key, Pool())
-        draft.pools = draft.pools.set(key, Pool(tuple(sorted(names)), pool.roomy, pool.tight, pool.lanes))
+        budgets = [draft.replicas[name].budget for name in names]
+        is_limited = all(budget is not None and budget.is_limited for budget in budgets)
+        draft.pools = draft.pools.set(key, Pool(tuple(sorted(names)), pool.roomy, pool.tight, pool.lanes, is_limited))

@@ -23,7 +23,7 @@ from scheduler.fairness import held_key
 from scheduler.habits import USUAL
 from scheduler.money import members_for, take_in
 from scheduler.placement import drop_held, free_slot, placement, rehome_all, rehome_held, submit
-from scheduler.pools import has_limits_alone, may_be_served, put_replica
+from scheduler.pools import may_be_served, put_replica
 from scheduler.runs import arrive, expect_back, expect_no_more, forget, identify, put_run, remember_tool_calls, without
 from scheduler.state import SIGN_OF_LIFE_S, Draft, Run, State, Turn, with_first_token
 
@@ -60,10 +60,11 @@ def arrived(draft: Draft, event: TurnArrived) -> None:
     if run_id is not None:
         run = arrive(draft, run_id, request)
     draft.arrivals += 1
+    pool = draft.pools.get((request.one_shot, request.model))
     key = held_key(
         is_continuation=run is not None and (run.paused or bool(run.in_flight)),
         turns_done=run.turns_done if run is not None else 0,
-        by_age=has_limits_alone(draft, (request.one_shot, request.model)),
+        by_age=pool is not None and pool.is_limited,
         arrived_at=arrived_at,
         arrivals=draft.arrivals,
         turn_id=request.turn_id,

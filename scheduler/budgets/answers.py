@@ -90,7 +90,7 @@ def taken_on_arrival(window: Window, seen: Seen, mark: Mark, expected: float) ->
     if seen.remaining is None or mark.rolled != window.rolled or window.trust < 1.0:
         return window
     more = mark.level + mark.charge + window.shifted - mark.shifted - seen.remaining - expected
-    if more <= 0 and not window.overhead:
+    if more <= ROUNDED and not window.overhead:
         return window
     more = max(0.0, min(OVERHEAD_MAX * window.limit, more))
     is_alone = mark.is_alone and window.charged == mark.charged

@@ -111,13 +111,10 @@ class Budget(Struct, frozen=True, gc=False):
     """Until then all of `max_tokens` is believed to count, since a turn was refused for that alone: see `sizes`."""
     usage: Usage | None = None
     """What was sent, where the configuration wants limits learned and nothing told of them yet."""
+    is_limited: bool = False
+    """The configuration names its limits, or wants them learned."""
     passes: bool = False
     """It is there for a 429 alone, since the configuration names none."""
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether windows are known of it, or are to be learned."""
-        return bool(self.windows) or self.usage is not None
 
     @property
     def is_past(self) -> bool:
@@ -141,7 +138,7 @@ def start(limits: tuple[Limit, ...], at: float) -> Budget:
         replace(full(limit.dimension, limit.label, limit.amount, limit.period_s, at), configured=True)
         for limit in limits
     )
-    return Budget(windows, waits_for_word=not windows, usage=None if windows else Usage())
+    return Budget(windows, waits_for_word=not windows, usage=None if windows else Usage(), is_limited=True)
 
 
 def opens_at(budget: Budget, need: Need, usd: float, at: float) -> float:

@@ -171,11 +171,10 @@ def _put(histories: Histories, key: HistoryKey, history: History) -> Histories:
 
 def _learned(history: History, covered: bool, prompt_bytes: int, prompt_tokens: int, completion: int) -> History:
     number = min(BINS - 1, int(math.log1p(completion) / _GROWTH))
-    weights = list(history.bins)
-    if number >= len(weights):
-        weights += [0.0] * (number + 1 - len(weights))
-    weights[number] += history.weight
-    bins = tuple(weights)
+    bins = history.bins
+    if number >= len(bins):
+        bins += (0.0,) * (number + 1 - len(bins))
+    bins = (*bins[:number], bins[number] + history.weight, *bins[number + 1 :])
     total, weight = history.total + history.weight, history.weight / FADE
     if weight > _RESCALED_AT:
         bins, total, weight = tuple(each / weight for each in bins), total / weight, 1.0
