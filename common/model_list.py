@@ -19,5 +19,10 @@ def read_models(text: bytes) -> tuple[Model, ...] | None:
         names = [model["id"] for model in json.loads(text)["data"]]
     except (ValueError, TypeError, LookupError, RecursionError):
         return None
-    right = (name for name in names if isinstance(name, str) and 0 < len(name) <= MODEL_CHARACTERS_MAX)
+    right = (name for name in names if isinstance(name, str) and _is_name(name))
     return tuple(Model(name) for name in dict.fromkeys(right))[:MODELS_MAX]
+
+
+def _is_name(text: str) -> bool:
+    # Half of a surrogate pair is no text, and neither protobuf nor JSON in UTF-8 can tell of it.
+    return 0 < len(text) <= MODEL_CHARACTERS_MAX and not any("\ud800" <= each <= "\udfff" for each in text)

@@ -20,6 +20,7 @@ from common.tracing import open_tracer
 from dataplane.config import DataplaneConfig
 from dataplane.decide import Decisions
 from dataplane.fresh_ids import id_source
+from dataplane.held import HeldMax
 from dataplane.metrics import Snapshot
 from dataplane.proxy import CHECK_S, Proxy
 from dataplane.routes import Routes
@@ -59,7 +60,8 @@ class App:
         self._proxy = Proxy(self._scheduler, pool, self._tracer)
         self.address: tuple[str, int] | None = None
         """Where it listens, once it does."""
-        routes = Routes(self._scheduler, Decisions(self._proxy), config.guard(), config.held_max, self._snapshot)
+        held_max = HeldMax(config.held_max, config.held_bytes_max)
+        routes = Routes(self._scheduler, Decisions(self._proxy), config.guard(), held_max, self._snapshot)
         self._server = Server(self._proxy, routes, config)
 
     async def serve(self, ended: asyncio.Event, listen_on: socket.socket | None = None) -> None:

@@ -159,6 +159,12 @@ def too_many_held(limit: int) -> ApiError:
     return ApiError(429, f"{limit} turns of this caller wait for admission already", "too_many_held_turns")
 
 
+def too_much_held(limit_bytes: int) -> ApiError:
+    """429: the caller has enough waiting."""
+    text = f"turns of this caller with {limit_bytes} bytes or more wait for admission already"
+    return ApiError(429, text, "too_many_held_turns")
+
+
 def too_many_headers(limit: int) -> ApiError:
     """431."""
     return ApiError(431, f"there are more than {limit} headers", "headers_too_large")

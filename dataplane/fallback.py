@@ -179,7 +179,7 @@ class FallbackTurn(KeptAliveTurn):
         del message.fallbacks[:]
         message.fallbacks.extend(left)
         self._left = left
-        self._ticket = Ticket(message, self)
+        self._ticket = Ticket(message, self, len(self._original))
         self._ticket.arrived_at = failed.arrived_at
         self._later = asyncio.get_running_loop().call_later(JITTER_S * random.random(), self._admit_again)
 

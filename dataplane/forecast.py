@@ -44,10 +44,10 @@ async def answer(scheduler: SchedulerClient, asked: Asked, caller: Caller) -> An
     """The forecast, or 404 where nothing is known of the run, 503 where the scheduler does not answer."""
     stub = scheduler.stub()
     request = scheduler_pb2.ForecastRequest(run_id=asked.run_id, caller=caller, steps=asked.steps)
+    found: scheduler_pb2.ForecastResponse | None = None
     try:
-        found = (
-            None if stub is None else await stub.Forecast(request, timeout=ANSWER_S_MAX, metadata=scheduler.metadata)
-        )
+        if stub is not None:
+            found = await stub.Forecast(request, timeout=ANSWER_S_MAX, metadata=scheduler.metadata)
     except grpc.aio.AioRpcError as problem:
         if problem.code() is grpc.StatusCode.NOT_FOUND:
             error = errors.nothing_to_forecast(asked.run_id, caller)

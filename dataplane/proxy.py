@@ -151,6 +151,7 @@ class Turn:
                 traceparent=trace.traceparent if trace is not None else passed_on(request),
             ),
             self,
+            len(body),
         )
         proxy.pool.describe_limits(self._ticket.message, identity.limits, body, parsed.tokens_max)
         parsed.messages.clear()  # a held turn, or an open stream, needs them no longer

@@ -17,6 +17,7 @@ from common.ids import ID_SHAPE, is_id
 from dataplane import errors, forecast
 from dataplane.decide import Decisions
 from dataplane.exposition import CONTENT_TYPE, expose
+from dataplane.held import HeldMax
 from dataplane.identity import RUN_ID, Identity, identify, identify_caller
 from dataplane.metrics import Snapshot
 from dataplane.request import Answer, Chat, Rare, Request, Route
@@ -34,14 +35,14 @@ _FORECAST = "/v1/forecast"
 
 
 class Routes:
-    """Finds routes. `held_max` is the most turns of a caller that wait; `snapshot` tells the numbers of all workers."""
+    """Finds routes. `held_max` says how much of a caller may wait; `snapshot` tells the numbers of all workers."""
 
     def __init__(
         self,
         scheduler: SchedulerClient,
         decisions: Decisions,
         guard: Guard,
-        held_max: int,
+        held_max: HeldMax,
         snapshot: Callable[[], Awaitable[Snapshot]],
     ) -> None:
         self._held_max = held_max
@@ -66,7 +67,11 @@ class Routes:
         """The refusal of one more turn of a caller of whom too many wait. Asked when the head is whole, and again when
         the body is: others may have come meanwhile."""
         waiting = self._scheduler.held_of(caller) + self._decisions.waiting_of(caller)
-        return errors.too_many_held(self._held_max) if waiting >= self._held_max else None
+        if waiting >= self._held_max.turns:
+            return errors.too_many_held(self._held_max.turns)
+        if self._scheduler.held_bytes_of(caller) >= self._held_max.bytes:
+            return errors.too_much_held(self._held_max.bytes)
+        return None
 
     async def _decide(self, request: Request, identity: Identity) -> Answer:
         refusal = self.crowded_out(identity.caller)

@@ -115,6 +115,7 @@ class SchedulerClient:
     def abandon(self, ticket: Ticket) -> None:
         """The client left while the turn was held; its owner is told nothing more."""
         turn_id = ticket.turn_id
+        ticket.owner = None
         if self._held.pop(turn_id) is not None and self.connected:
             self._outbox.abandon(turn_id)
             self._send.set()
@@ -173,6 +174,10 @@ class SchedulerClient:
     def held_of(self, caller: str) -> int:
         """Turns of one caller that wait for their admission."""
         return self._held.of(caller)
+
+    def held_bytes_of(self, caller: str) -> int:
+        """How large their requests' bodies are."""
+        return self._held.bytes_of(caller)
 
     def limits_told(self, ticket: Ticket, headers: list[turn_pb2.LimitHeader]) -> None:
         """The head of the turn's answer told of its replica's rate limits: it is reported with what comes next."""
@@ -317,7 +322,7 @@ class SchedulerClient:
         for refusal in response.refusals:
             ticket = self._held.pop(refusal.turn_id)
             if ticket is not None:
-                ticket.owner.refused(refusal)
+                ticket.take_owner().refused(refusal)
 
     def _place(self, placement: turn_pb2.Placement) -> None:
         ticket = self._held.pop(placement.turn_id)
@@ -336,7 +341,7 @@ class SchedulerClient:
         self._in_flight[placement.turn_id] = ticket
         if placement.run_id:  # a one-shot turn has none
             self._runs.placed(ticket.placed_at, placement.run_id, ticket.message, placement)
-        ticket.owner.placed(placement)
+        ticket.take_owner().placed(placement)
 
     def _report(self, at: float, report: turn_pb2.Report) -> None:
         self._outbox.report(at, report)

@@ -347,7 +347,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _serve(self, request: Request) -> None:
         self._served = request
-        route = request.route
+        route, request.route = request.route, None  # it may hold the request
         if isinstance(route, Chat):
             crowd = self._server.routes.crowded_out(route.identity.caller)
             if crowd is not None:

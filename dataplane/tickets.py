@@ -23,6 +23,7 @@ class Ticket:
 
     __slots__ = (
         "arrived_at",
+        "body_bytes",
         "first_token",
         "limit_headers",
         "message",
@@ -35,12 +36,15 @@ class Ticket:
         "turn_id",
     )
 
-    def __init__(self, message: turn_pb2.Turn, owner: TicketOwner) -> None:
+    def __init__(self, message: turn_pb2.Turn, owner: TicketOwner, body_bytes: int) -> None:
         self.message = message
         self.turn_id = message.turn_id
         """As in the message, from which each reading makes a new string."""
         self.traceparent = message.traceparent
-        self.owner = owner
+        self.owner: TicketOwner | None = owner
+        """Until it is told, or wants to hear nothing: what it keeps, a body too, must not live as long as this."""
+        self.body_bytes = body_bytes
+        """Size of the request's body."""
         self.arrived_at = time.monotonic()
         self.placed_at = 0.0
         self.run_id = ""
@@ -49,6 +53,12 @@ class Ticket:
         self.first_token = False
         self.limit_headers: list[turn_pb2.LimitHeader] = []
         """What the head of the answer told of rate limits, until it is reported."""
+
+    def take_owner(self) -> TicketOwner:
+        """`owner`, who is then told, once."""
+        owner, self.owner = self.owner, None
+        assert owner is not None, "it is told once"
+        return owner
 
     def take_limits(self) -> list[turn_pb2.LimitHeader]:
         """`limit_headers`, which are then reported."""

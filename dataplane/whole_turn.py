@@ -48,10 +48,10 @@ async def perform(
 
     An error where the turn is refused or there is no whole reply. The run of the turn's `new_run_id` ends with it.
     """
-    return await _WholeTurn(proxy, turn, line, body, trace).perform()
+    return await WholeTurn(proxy, turn, line, body, trace).perform()
 
 
-class _WholeTurn:
+class WholeTurn:
     """A turn, from its admission to its report."""
 
     def __init__(
@@ -62,7 +62,7 @@ class _WholeTurn:
         self._meter: ReplyMeter | None = None
         self._line = line
         self._body = body
-        self._ticket = Ticket(turn, self)
+        self._ticket = Ticket(turn, self, len(body))
         loop = asyncio.get_running_loop()
         self._admitted: asyncio.Future[turn_pb2.Placement | turn_pb2.Refusal] = loop.create_future()
 
@@ -192,6 +192,8 @@ async def _exchanged(connection: EngineConnection, head: bytes, body: bytes) -> 
         if not exchange.is_over:
             connection.abort()
         raise
+    finally:
+        del exchange  # it has the error, whose traceback has this frame
 
 
 class _Exchange:

@@ -72,11 +72,14 @@ class RareWork:
 
     def __init__(self, client: RareClient, route: Rare) -> None:
         self._client = client
-        self._task = asyncio.get_running_loop().create_task(self._run(route))
+        self._task: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._run(route))
 
     async def _run(self, route: Rare) -> None:
         try:
             answer = await route()
+        except asyncio.CancelledError:
+            self._task = None  # it has the error, whose traceback has this frame
+            raise
         except Exception:  # a client that is not answered would wait for ever
             log.exception("request failed")
             answer = as_answer(errors.own_fault(), "")
@@ -84,7 +87,8 @@ class RareWork:
 
     def client_left(self) -> None:
         """Nobody waits for the answer."""
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     def pause(self) -> None:
         """Nothing: the answer is small."""

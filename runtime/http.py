@@ -64,9 +64,9 @@ class _Protocol(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            super().send_400_response(msg)
-        else:
-            self.transport.close()
+            with contextlib.suppress(h11.LocalProtocolError):  # the answer to a HEAD has no body
+                super().send_400_response(msg)
+        self.transport.close()
 
 
 def settings(app: App, tls: Tls = PLAIN) -> uvicorn.Config:

@@ -102,8 +102,9 @@ def _surface(host: Host, page: str, guard: Guard) -> Callable[[web.BaseRequest],
         if request.path == "/":
             known = functools.partial(shown_page, request.query.get("runtime", ""))
         reads = request.method in ("GET", "HEAD")
-        shown = request.headers.get("Authorization")
-        grant = ANYTHING if request.path in _OPEN_PATHS else guard.admit(shown, basic=reads)
+        shown = request.headers.getall("Authorization", [])  # nobody means two
+        admitted = guard.admit(shown[0] if len(shown) == 1 else None, basic=reads)
+        grant = ANYTHING if request.path in _OPEN_PATHS else admitted
         if grant is None:
             response = _error(401, UNAUTHENTICATED, {"WWW-Authenticate": "Bearer"})
             if reads:

@@ -44,7 +44,7 @@ class SpendLedger:
 
     def __init__(self, folder: pathlib.Path, clock: Callable[[], float]) -> None:
         """Opens the ledger in `folder`, which is made where it is missing. Raises OSError or sqlite3.Error."""
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._clock = clock
         self._tidied_at = 0.0
         self._database = sqlite3.connect(folder / FILE, timeout=BUSY_S, isolation_level=None)

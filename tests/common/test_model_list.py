@@ -12,6 +12,7 @@ from common import model_list
     [
         (b'{"data":[]}', ()),
         (b'{"data":[{"id":"m"},{"id":7},{"id":""},{"id":"' + b"x" * 600 + b'"}]}', ("m",)),
+        (b'{"data":[{"id":"m"},{"id":"x\\ud800"},{"id":"\\udc00"},{"id":"\\ud83d\\ude00"}]}', ("m", "\U0001f600")),
         (b"", None),
         (b"[]", None),
         (b'{"data":null}', None),

@@ -207,7 +207,7 @@ async def test_runs_and_turns_of_a_resync_are_of_one_moment() -> None:
     """Telling it takes a while; a turn that ends meanwhile is told as in flight, and its end is reported after that."""
     client = SchedulerClient("127.0.0.1:1", "d", None)
     owner = Owner()
-    ticket = Ticket(turn_pb2.Turn(turn_id="t", run_id="r", new_run_id="n"), owner)
+    ticket = Ticket(turn_pb2.Turn(turn_id="t", run_id="r", new_run_id="n"), owner, 0)
     client.admit(ticket)
     client._place(turn_pb2.Placement(turn_id="t", run_id="r", replica="engine-0", url="http://x", sequence=5))
     assert owner.placements == 1

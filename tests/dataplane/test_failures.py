@@ -377,3 +377,12 @@ async def test_many_clients_that_leave_at_once_all_reach_the_engine(rig: Rig) ->
     for client in clients:
         client.close()
     await wait_until(lambda: rig.engine.open == 0, timeout_s=3)
+
+
+async def test_a_forecast_without_a_scheduler_that_answers_is_a_503(rig: Rig) -> None:
+    await rig.start()
+    await rig.connected()
+    for _ in range(2):  # one that answers with an error, then none
+        response = await rig.ask(request(b"", method="GET", path="/v1/forecast?run=r"))
+        assert (response.status, response.json["error"]["code"]) == (503, "scheduler_unavailable")
+        await rig.scheduler.stop()

@@ -1,4 +1,4 @@
-"""How many turns of a caller may wait for admission at once."""
+"""How much of a caller may wait for admission at once."""
 
 from __future__ import annotations
 
@@ -63,3 +63,18 @@ async def test_decisions_that_wait_for_a_models_name_count(rig: Rig, there: bool
         await client.send(asked)
     response = await rig.ask(asked)
     assert (response.status, response.json["error"]["code"]) == (429, "too_many_held_turns")
+
+
+async def test_the_bytes_of_a_caller_that_wait_are_limited(rig: Rig) -> None:
+    rig.scheduler.holds = True
+    await rig.start(held_bytes_max=2 * len(BODY))
+    waiting = [await rig.client() for _ in range(2)]
+    for number, client in enumerate(waiting, 1):
+        await client.send(request(CHAT))
+        await held(rig, number)
+    response = await rig.ask(request(CHAT))
+    assert (response.status, response.json["error"]["code"]) == (429, "too_many_held_turns")
+    waiting[0].close()
+    await wait_until(lambda: rig.app is not None and rig.app.snapshot()["gauges"]["held"] == 1)
+    await (await rig.client()).send(request(CHAT))
+    await held(rig, 3)

@@ -184,6 +184,14 @@ async def test_a_browser_may_show_the_token_as_a_password_to_read(path: str) -> 
             assert (refused.status, refused.headers.getall("WWW-Authenticate")) == (401, ["Bearer"])
 
 
+async def test_two_authorization_headers_are_none() -> None:
+    async with surface(token="secret") as (_, url), aiohttp.ClientSession() as session:
+        for tokens in (("secret", "wrong"), ("wrong", "secret"), ("secret", "secret")):
+            shown = [("Authorization", f"Bearer {token}") for token in tokens]
+            async with session.get(f"{url}/status", headers=shown) as response:
+                assert response.status == 401
+
+
 @pytest.mark.parametrize("path", ["/", "/status"])
 async def test_status_and_page_need_the_token(path: str) -> None:
     async with surface(token="secret") as (_, url):
