@@ -171,13 +171,13 @@ def _put(histories: Histories, key: HistoryKey, history: History) -> Histories:
 
 def _learned(history: History, covered: bool, prompt_bytes: int, prompt_tokens: int, completion: int) -> History:
     number = min(BINS - 1, int(math.log1p(completion) / _GROWTH))
-    bins = history.bins
+    bins = list(history.bins)
     if number >= len(bins):
-        bins += (0.0,) * (number + 1 - len(bins))
-    bins = (*bins[:number], bins[number] + history.weight, *bins[number + 1 :])
+        bins += [0.0] * (number + 1 - len(bins))
+    bins[number] += history.weight
     total, weight = history.total + history.weight, history.weight / FADE
     if weight > _RESCALED_AT:
-        bins, total, weight = tuple(each / weight for each in bins), total / weight, 1.0
+        bins, total, weight = [each / weight for each in bins], total / weight, 1.0
     quantile = history.quantile + STEP * (COVERAGE - covered)
     ratio, deviation = history.ratio, history.deviation
     if prompt_bytes:
@@ -188,7 +188,7 @@ def _learned(history: History, covered: bool, prompt_bytes: int, prompt_tokens: 
         ratio += step * (ratio_now - ratio)
     return History(
         history.turns + 1,
-        bins,
+        tuple(bins),
         weight,
         total,
         max(QUANTILE_MIN, min(QUANTILE_MAX, quantile)),
