@@ -1,8 +1,8 @@
 """Arguments of a tool call as a model made them: brought to the types the schema asks for, then checked. Pure.
 
 Models write `"3"` for 3, a JSON text for an object, null for what they leave out, or copy the schema. `prepare` mends
-what has one meaning, and answers everything else with the shape that was expected. Must not call tools, fetch schemas,
-or guess.
+what has one meaning, and answers everything else with the shape that was expected. How long that takes is up to the
+schema, so `checks` has it done elsewhere. Must not call tools, fetch schemas, or guess.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from runtime import approvals, arguments
+from runtime import approvals
+from runtime.arguments import ARGUMENTS_CHARS_MAX, Bad, Good
 from runtime.chat import RawCall
 from runtime.records import Call, Order
 from runtime.tool_specs import EffectKind, ToolSpec
@@ -18,19 +19,36 @@ NONE_LEFT = "Error: no tool calls are left in this run; answer with what you kno
 
 
 def decide(
-    asked: Sequence[RawCall], offered: Mapping[str, ToolSpec], order: Order, left: int, step: int
+    asked: Sequence[RawCall],
+    offered: Mapping[str, ToolSpec],
+    prepared: Mapping[int, Good | Bad],
+    *,
+    order: Order,
+    left: int,
+    step: int,
 ) -> tuple[Call, ...]:
-    """The calls of the reply that begins `step`. `offered` by name; `left` is how many calls the run may still make."""
+    """The calls of the reply that begins `step`. `offered` by name; `left` is how many calls the run may still make.
+
+    `prepared` has the arguments, by position, of the calls that are among the first `left` and of an offered tool.
+    """
     ids: set[str] = set()
     calls = []
     for position, raw in enumerate(asked):
         call_id = raw.id if raw.id and raw.id not in ids else f"call-{step}-{position}"
         ids.add(call_id)
-        calls.append(_decide(raw, call_id, offered, order, has_room=position < left))
+        calls.append(_decide(raw, call_id, offered, prepared.get(position), order, has_room=position < left))
     return tuple(calls)
 
 
-def _decide(raw: RawCall, call_id: str, offered: Mapping[str, ToolSpec], order: Order, *, has_room: bool) -> Call:
+def _decide(
+    raw: RawCall,
+    call_id: str,
+    offered: Mapping[str, ToolSpec],
+    prepared: Good | Bad | None,
+    order: Order,
+    *,
+    has_room: bool,
+) -> Call:
     def refused(text: str) -> Call:
         return Call(call_id, raw.name, _object(raw.arguments), EffectKind.AT_MOST_ONCE, refusal=text)
 
@@ -39,8 +57,8 @@ def _decide(raw: RawCall, call_id: str, offered: Mapping[str, ToolSpec], order: 
     tool = offered.get(raw.name)
     if tool is None:
         return refused(f"Error: there is no tool '{raw.name}'; there are: {', '.join(offered)}")
-    prepared = arguments.prepare(tool.name, tool.input_schema, raw.arguments)
-    if isinstance(prepared, arguments.Bad):
+    assert prepared is not None, "its arguments were looked at before"
+    if isinstance(prepared, Bad):
         return refused(prepared.text)
     asks = approvals.is_needed(tool.name, tool.destructive, order.approve_tools)
     return Call(call_id, tool.name, json.dumps(prepared.arguments, ensure_ascii=False), tool.kind, asks)
@@ -48,7 +66,7 @@ def _decide(raw: RawCall, call_id: str, offered: Mapping[str, ToolSpec], order: 
 
 def _object(text: str) -> str:
     """`text` if it is a JSON object of some size, else an empty one: engines parse earlier arguments again."""
-    if len(text) > arguments.ARGUMENTS_CHARS_MAX:
+    if len(text) > ARGUMENTS_CHARS_MAX:
         return "{}"
     try:
         return text if isinstance(json.loads(text), dict) else "{}"

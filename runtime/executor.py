@@ -133,12 +133,17 @@ class Executor:
         reply = timed.reply
         content, asked = _asked(reply, offered) if may_call else (reply.content, [])
         left = run.order.tool_calls_max - run.usage.tool_calls
+        prepared = {
+            position: await self._toolbox.prepare(offered[raw.name], raw.arguments)
+            for position, raw in enumerate(asked[:left])
+            if raw.name in offered
+        }
         await journal.append(
             Replied(
                 at=time.time(),
                 step=step,
                 content=content,
-                calls=calls.decide(asked, offered, run.order, left, step),
+                calls=calls.decide(asked, offered, prepared, order=run.order, left=left, step=step),
                 finish_reason=reply.finish_reason,
                 prompt_tokens=reply.prompt_tokens,
                 completion_tokens=reply.completion_tokens,

@@ -17,6 +17,16 @@ BLOCKS_MAX = 1000
 """Parts of a result that are read: the protocol's own check of each holds up everybody else for some 40 µs."""
 
 
+def fit(result: dict[str, Any]) -> dict[str, Any]:
+    """A result of any request as JSON, without what the client would check in the event loop for as long as the server
+    likes: parts over BLOCKS_MAX, and the schemas of what tools return, which models read as it comes. May change it."""
+    tools = result.get("tools")
+    for tool in tools if isinstance(tools, list) else ():
+        if isinstance(tool, dict):
+            tool.pop("outputSchema", None)
+    return with_few_blocks(result)
+
+
 def with_few_blocks(result: dict[str, Any]) -> dict[str, Any]:
     """A `CallToolResult` as JSON with at most BLOCKS_MAX parts, and one more that tells how many are missing."""
     content = result.get("content")

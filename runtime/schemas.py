@@ -109,7 +109,7 @@ def shape(schema: object, root: Schema, depth: int = 0) -> str:
         return json.dumps(schema["const"], ensure_ascii=False)
     if isinstance(schema.get("enum"), list):
         return " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"][:20])
-    if branches := branches_of(schema, root):
+    if depth < _SHAPE_DEPTH_MAX and (branches := branches_of(schema, root)):
         return " | ".join(dict.fromkeys(shape(branch, root, depth + 1) for branch in branches[:8]))
     types = types_of(schema, root)
     if types == {"array"}:

@@ -34,7 +34,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from runtime import tool_http
-from runtime.results import render, with_few_blocks
+from runtime.results import fit, render
 from runtime.tool_call_http import StatelessCalls
 from runtime.tool_config import Server
 from runtime.tool_specs import Done, NotStarted, Outcome, Unknown
@@ -238,12 +238,9 @@ class Connection:
                 )
         try:
             async with asyncio.timeout(timeout_s):
-                result = await self._stateless.call(tool, self._schemas.get(tool, {}), arguments, meta)
+                return await self._stateless.call(tool, self._schemas.get(tool, {}), arguments, meta)
         except TimeoutError:
             raise MCPError(REQUEST_TIMEOUT, "no answer in time") from None
-        if result is not None and not result.is_error:
-            await client.session.validate_tool_result(tool, result)
-        return result
 
     def _failed(self, error: MCPError, timeout_s: float) -> Outcome:
         failure = tool_http.failure_of(error.data)
@@ -328,7 +325,7 @@ class _WatchedStream:
             self._on_end()
             raise
         if isinstance(message, SessionMessage) and isinstance(message.message, JSONRPCResponse):
-            message.message.result = with_few_blocks(message.message.result)
+            message.message.result = fit(message.message.result)
         return message
 
     async def aclose(self) -> None:

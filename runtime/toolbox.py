@@ -18,6 +18,8 @@ from typing import Any
 
 from mcp_types import Tool
 
+from runtime.arguments import Bad, Good
+from runtime.checks import Checks
 from runtime.tool_config import Server
 from runtime.tool_connection import KEY_META, Connection, give_children, reason_of
 from runtime.tool_http import TRACEPARENT
@@ -71,19 +73,24 @@ class Toolbox:
         """Is told whenever a server has been connected."""
         self._listed: tuple[tuple[tuple[str, ToolSpec], ...], ...] = ()
         self._offered_now: tuple[ToolSpec, ...] = ()
+        self._checks = Checks()
 
     async def start(self) -> None:
         """Starts all servers; returns when each is up or has failed once, and after 10 s in any case."""
         for upstream in self._upstreams.values():
             upstream.start()
-        tried = [asyncio.create_task(upstream.tried.wait()) for upstream in self._upstreams.values()]
+        tried: list[asyncio.Task[Any]] = [
+            asyncio.create_task(upstream.tried.wait()) for upstream in self._upstreams.values()
+        ]
         if tried:
+            tried.append(asyncio.create_task(self._checks.start()))
             _, late = await asyncio.wait(tried, timeout=_START_S)
             for task in late:
                 task.cancel()
 
     async def close(self, within_s: float = _CLOSE_S) -> None:
         """Ends all connections and child processes; calls in flight become UNKNOWN."""
+        await self._checks.close()
         by_themselves_s = max(within_s - _CLOSE_AT_ONCE_S, 0.0)
         give_children(by_themselves_s)
         await asyncio.gather(*(upstream.close(by_themselves_s) for upstream in self._upstreams.values()))
@@ -137,6 +144,10 @@ class Toolbox:
             )
             for upstream in self._upstreams.values()
         )
+
+    async def prepare(self, spec: ToolSpec, raw: str) -> Good | Bad:
+        """The arguments of a call of a tool as a model made them, fit for it, or what is wrong with them."""
+        return await self._checks.prepare(spec, raw)
 
     async def call(
         self, spec: ToolSpec, arguments: dict[str, Any], *, key: str, traceparent: str | None, timeout_s: float | None

@@ -215,10 +215,12 @@ async def rig(folder: pathlib.Path, **engine_settings: Any) -> AsyncIterator[Rig
     try:
         async with Model(f"http://127.0.0.1:{engine.port}", None) as model:
             made = Rig(folder, engine, model)
+            await made.tools.prepare(made.tools.specs[0], "{}")  # starts what tests with times do not wait for
             await made.start()
             try:
                 yield made
             finally:
                 await made.close()
+                await made.tools.close()
     finally:
         await engine.finish()

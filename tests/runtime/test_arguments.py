@@ -188,9 +188,9 @@ def test_a_recursive_schema_is_followed_as_deep_as_the_arguments() -> None:
     assert "'children.0.value' must be integer" in bad({"children": [{"value": "x"}]}, TREE)
 
 
-def _doubling(levels: int) -> dict[str, Any]:
+def _doubling(levels: int, key: str = "allOf") -> dict[str, Any]:
     """Of little size and much work: each level applies the next one twice."""
-    defs = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)}
+    defs = {f"d{n}": {key: [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)}
     return {"$ref": "#/$defs/d0", "$defs": defs | {f"d{levels}": {"type": "object"}}}
 
 
@@ -201,6 +201,7 @@ def _doubling(levels: int) -> dict[str, Any]:
         {"allOf": [{"$ref": "#"}, {"$ref": "#"}]},
         {"anyOf": [{"$ref": "#"}, {"type": "object"}]},
         _doubling(40),
+        _doubling(40, "anyOf"),
         {"$ref": "#/$defs/missing"},
         {"$ref": "https://example.com/schema.json"},
         {"properties": {"query": {"$ref": "file:///etc/passwd"}}},
@@ -215,6 +216,12 @@ def test_a_schema_that_cannot_be_followed_checks_nothing_and_takes_no_time(schem
     began = time.process_time()
     assert good({"query": "x"}, schema) == {"query": "x"}
     assert time.process_time() - began < 2.0
+
+
+def test_the_shape_of_a_schema_without_end_is_told_short() -> None:
+    endless = {"anyOf": [{"$ref": "#/$defs/n"}] * 2}
+    schema = {"properties": {"n": endless}, "$defs": {"n": endless}, "required": ["query"]}
+    assert "'query' missing" in bad("{}", schema)
 
 
 @pytest.mark.parametrize("both", [{"allOf": [{"$ref": "#/$defs/n"}] * 2}, {"anyOf": [{"$ref": "#/$defs/n"}] * 2}])

@@ -31,7 +31,8 @@ async def one_run(folder: pathlib.Path, stack: Stack) -> None:
         Model(stack.base_url.removesuffix("/v1"), "secret") as model,
         aiohttp.ClientSession(headers={"Authorization": "Bearer secret"}) as http,
     ):
-        runtime = await Runtime.start(store, model, ScriptedToolbox())
+        toolbox = ScriptedToolbox()
+        runtime = await Runtime.start(store, model, toolbox)
         task = "CALL lookup {}\nCALL save {}\n" + "x" * 4000
         handle = (await runtime.spawn(SpawnRequest(task), "me")).run.run_id
         await runtime.await_([handle])
@@ -48,4 +49,5 @@ async def one_run(folder: pathlib.Path, stack: Stack) -> None:
 
         await wait_until(forgotten, 10, "the scheduler forgets the run")
         await runtime.close()
+        await toolbox.close()
     await store.close()

@@ -1,0 +1,126 @@
+"""Arguments of tool calls, checked in processes of their own: whatever a schema says, the event loop goes on.
+
+All tool servers share one process until a check of one of them takes too long; from then on that server has its own,
+and nobody else waits behind it. Must not know what is checked: that is `arguments`. Read next: `check_process`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import pathlib
+import struct
+import sys
+from asyncio.subprocess import PIPE, Process
+
+from runtime.arguments import Bad, Good
+from runtime.check_process import CPU_S, LENGTH, framed
+from runtime.tool_specs import ToolSpec
+
+ANSWER_S_MAX = 30.0
+"""Longest wait for an answer, by the clock: where the machine is so busy that the process gets no time."""
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+_SHARED = ""
+"""Names the process of the servers that were never slow."""
+
+
+class Checks:
+    """`start` it, `prepare` arguments, `close` it."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, _Checker] = {}
+        self._slow: set[str] = set()
+        """Tool servers of which a check once took too long."""
+
+    async def start(self) -> None:
+        """Starts the process that servers share, so that the first call does not wait for it; others come by need."""
+        await self._process(_SHARED).ask(framed({"tool": "", "schema": {}, "raw": ""}))
+
+    async def prepare(self, tool: ToolSpec, raw: str) -> Good | Bad:
+        """As `arguments.prepare`. Arguments that cannot be checked in time are bad: a call that nobody has looked at is
+        not made."""
+        try:
+            question = framed({"tool": tool.name, "schema": tool.input_schema, "raw": raw})
+        except (ValueError, RecursionError, struct.error):
+            return _unchecked(tool)
+        name = tool.server if tool.server in self._slow else _SHARED
+        answer = await self._process(name).ask(question)
+        if answer is None:
+            self._slow.add(tool.server)
+            return _unchecked(tool)
+        told = json.loads(answer)
+        return Bad(told["bad"]) if "bad" in told else Good(told["good"])
+
+    def _process(self, name: str) -> _Checker:
+        return self._processes.setdefault(name, _Checker())
+
+    async def close(self) -> None:
+        """Ends the processes."""
+        for checker in self._processes.values():
+            await checker.close()
+
+
+class _Checker:
+    """One process, started anew after each end."""
+
+    def __init__(self) -> None:
+        self._process: Process | None = None
+        self._turn = asyncio.Lock()
+
+    async def ask(self, question: bytes) -> bytes | None:
+        """The answer; None: there is none in time."""
+        async with self._turn:
+            answer = None
+            try:
+                async with asyncio.timeout(ANSWER_S_MAX):
+                    answer = await self._exchange(question)
+            except (OSError, EOFError):
+                pass
+            finally:
+                if answer is None:  # also where nobody waits any more: its answer would be taken for the next one's
+                    await self._end()
+            return answer
+
+    async def close(self) -> None:
+        """Ends the process; a question that is open gets no answer."""
+        self._kill()
+        async with self._turn:
+            await self._end()
+
+    async def _exchange(self, question: bytes) -> bytes:
+        if self._process is None or self._process.returncode is not None:
+            # In a session of its own: Ctrl-C is for the runtime, which ends it.
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "runtime.check_process"),
+                stdin=PIPE,
+                stdout=PIPE,
+                cwd=_ROOT,
+                start_new_session=True,
+            )
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(question)
+        await process.stdin.drain()
+        (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
+        return await process.stdout.readexactly(length)
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def _end(self) -> None:
+        self._kill()
+        process, self._process = self._process, None
+        if process is not None:
+            await process.communicate()
+
+
+def _unchecked(tool: ToolSpec) -> Bad:
+    return Bad(
+        f"Error: the arguments of {tool.name} could not be checked against its schema within {CPU_S:g} s, and the call "
+        "was not made. Shorter or simpler arguments may do."
+    )
