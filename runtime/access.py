@@ -32,14 +32,28 @@ class Access:
             if not self.covers(self._tree.get(argument, handle)):
                 raise UnknownRunError(argument, handle)
 
+    def may_drive(self, journal: Journal) -> bool:
+        """Whether what the request does may lead to turns of the run, or of one that takes its class from it."""
+        return self.covers(journal) and journal.run.order.run_class in self._grant.classes
+
+    def check_drive(self, argument: str, handle: str) -> None:
+        """Raises UnknownRunError for a run that may not be seen, NotAllowedError for one of a class that the token does
+        not allow."""
+        self.check(argument, [handle])
+        journal = self._tree.get(argument, handle)
+        if not self.may_drive(journal):
+            allowed = " or ".join(self._grant.classes)
+            problem = f"expected a run of class {allowed}, not {journal.run.order.run_class}: the token allows no other"
+            raise NotAllowedError(argument, problem)
+
     def check_spawn(self, request: SpawnRequest) -> SpawnRequest:
         """`request` with the class that the token gives it; a child's is its parent's, whoever asks.
 
-        Raises NotAllowedError for a class that the token does not allow, UnknownRunError for a parent that may not be
-        seen.
+        Raises NotAllowedError for a class that the token does not allow, be it a parent's, UnknownRunError for a parent
+        that may not be seen.
         """
         if request.parent is not None:
-            self.check("parent", [request.parent])
+            self.check_drive("parent", request.parent)
         if request.service_class is None and request.parent is not None:
             return request
         if request.service_class not in (None, *CLASSES):

@@ -138,7 +138,7 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
     async def Approve(self, request: pb.ApproveRequest, context: Context) -> pb.ApproveResponse:  # noqa: N802
         """Answers when the answer is durable."""
         async with _refusing(context):
-            self._access(context).check("handle", [request.handle])
+            self._access(context).check_drive("handle", request.handle)
             journal, allow = await self._runtime.approve(request.handle, request.allow, request.question or None)
             return pb.ApproveResponse(run=self._told(journal.run), allow=allow)
 
@@ -165,7 +165,7 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
     async def Fork(self, request: pb.ForkRequest, context: Context) -> pb.ForkResponse:  # noqa: N802
         """Answers when the new run is durable."""
         async with _refusing(context):
-            self._access(context).check("handle", [request.handle])
+            self._access(context).check_drive("handle", request.handle)
             journal = await self._runtime.fork(request.handle, request.at)
             return pb.ForkResponse(handle=journal.run.run_id)
 

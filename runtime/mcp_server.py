@@ -125,7 +125,7 @@ class Surface:
         question: Annotated[str | None, Field(description=QUESTION)] = None,
     ) -> CallToolResult:
         """Answers what a run asks."""
-        self.access(ctx.headers).check("handle", [handle])
+        self.access(ctx.headers).check_drive("handle", handle)
         journal, allowed = await self._runtime.approve(handle, allow, question)
         return self._results([journal], allowed=allowed)
 
@@ -164,20 +164,24 @@ class Surface:
     async def _observe(
         self, ctx: Context, handles: Sequence[str], mode: str, timeout_s: float, *, is_run: bool
     ) -> Answer:
-        """Waits for runs, and has a person asked meanwhile where they need it and the client can."""
-        self.access(ctx.headers).check("handles", handles)
+        """Waits for runs, and has a person asked meanwhile where they need it, and the client can and may."""
+        access = self.access(ctx.headers)
+        access.check("handles", handles)
         deadline = time.monotonic() + timeout_s
         open_questions: set[approvals.Question] = set()
         """Shown to the person, who did not choose: not asked again by this request."""
         for key, response in (ctx.input_responses or {}).items():
-            await self._take_answer(handles, key, response, open_questions)
+            mine = [handle for handle in handles if access.may_drive(self._runtime.tree.get("handles", handle))]
+            await self._take_answer(mine, key, response, open_questions)
         while True:
             left_s = max(deadline - time.monotonic(), 0.0) if timeout_s >= 0 else timeout_s
             journals = await self._runtime.await_(handles, mode, left_s)
             asked = [
                 (journal, question)
                 for journal in journals
-                if (question := approvals.question(journal.run)) is not None and question not in open_questions
+                if access.may_drive(journal)
+                and (question := approvals.question(journal.run)) is not None
+                and question not in open_questions
             ]
             if (
                 not asked

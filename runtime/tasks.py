@@ -128,7 +128,7 @@ class Tasks(Extension):
         questions = approvals.questions(run)
         if not questions:
             return self._task(run, "working")
-        if not forms.can_be_shown(ctx.session.client_capabilities):
+        if not (forms.can_be_shown(ctx.session.client_capabilities) and self._access_of(ctx).may_drive(journal)):
             return self._task(run, "working", statusMessage=f"{questions[0].text} Answer with the tool approve.")
         requests = {
             self._key(run, question): forms.request(question).model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -138,6 +138,10 @@ class Tasks(Extension):
 
     async def _update(self, ctx: RequestContext, params: UpdateParams) -> HandlerResult:
         run = self._find(ctx, params).run
+        try:
+            self._access_of(ctx).check_drive("taskId", params.task_id)
+        except RefusedError as error:
+            raise MCPError(INVALID_PARAMS, str(error)) from None
         answers = []
         for question in approvals.questions(run):
             about = forms.key(run.run_id, question)
@@ -176,10 +180,13 @@ class Tasks(Extension):
             if named != params.task_id:
                 raise MCPError(HEADER_MISMATCH, "Mcp-Name header: expected what taskId is in the body")
         try:
-            self._access(ctx.request.headers if ctx.request is not None else None).check("taskId", [params.task_id])
+            self._access_of(ctx).check("taskId", [params.task_id])
             return self._runtime.tree.get("taskId", params.task_id)
         except RefusedError as error:
             raise MCPError(INVALID_PARAMS, str(error)) from None
+
+    def _access_of(self, ctx: RequestContext) -> Access:
+        return self._access(ctx.request.headers if ctx.request is not None else None)
 
     def _key(self, run: RunState, question: approvals.Question) -> str:
         """Names a form to the client. A form that was dismissed, perhaps before a restart, is not shown again under it.

@@ -8,11 +8,12 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
+from mcp_types import ElicitResult
 
 from common.auth import bearer_metadata
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc
-from protos.turn_pb2 import RUN_CLASS_BATCH
+from protos.turn_pb2 import RUN_CLASS_BATCH, RUN_CLASS_INTERACTIVE
 from tests.runtime.service_process import RuntimeProcess, running_runtime
 from tests.runtime.test_mcp import call, connected, error
 
@@ -26,6 +27,12 @@ caller = "alice"
 name = "bob"
 secret_env = "BOB_TOKEN"
 caller = "bob"
+classes = ["batch"]
+
+[[token]]
+name = "alice-batch"
+secret_env = "ALICE_BATCH_TOKEN"
+caller = "alice"
 classes = ["batch"]
 
 [[token]]
@@ -43,6 +50,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeProcess
         "LUFTPAUSE_TOKEN": "shared",
         "LUFTPAUSE_TOKENS": str(folder / "tokens.toml"),
         "ALICE_TOKEN": "of-alice",
+        "ALICE_BATCH_TOKEN": "of-alice-batch",
         "BOB_TOKEN": "of-bob",
         "NIGHTLY_TOKEN": "of-nightly",
     }
@@ -178,3 +186,92 @@ async def test_two_tokens_in_one_request_are_refused(runtime: RuntimeProcess, to
     headers = [("Authorization", f"Bearer {token}") for token in tokens]
     async with aiohttp.ClientSession() as http, http.post(runtime.mcp_url, json={}, headers=headers) as answer:
         assert answer.status == 401
+
+
+DELETES = 'CALL delete_note {"name": "x"}\nthen answer'
+
+
+async def test_a_token_brings_about_no_run_or_turn_of_a_class_that_it_has_not(runtime: RuntimeProcess) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{runtime.grpc_port}") as channel:
+        make: Any = runtime_pb2_grpc.RunsStub
+        stub = make(channel)
+        alice, batch, nightly = (
+            {"metadata": bearer_metadata(token)} for token in ("of-alice", "of-alice-batch", "of-nightly")
+        )
+        handle = (await stub.Spawn(pb.SpawnRequest(task=DELETES), **alice)).handle
+        await stub.Await(pb.AwaitRequest(handles=[handle]), **alice)
+        for token in (batch, nightly):
+            before = len((await stub.List(pb.ListRequest(), **token)).runs)
+            for call_ in (
+                stub.Spawn(pb.SpawnRequest(task="hello", service_class=RUN_CLASS_INTERACTIVE), **token),
+                stub.Spawn(pb.SpawnRequest(task="hello", parent=handle), **token),
+                stub.Spawn(pb.SpawnRequest(task="hello", parent=handle, service_class=RUN_CLASS_BATCH), **token),
+                stub.Fork(pb.ForkRequest(handle=handle), **token),
+                stub.Approve(pb.ApproveRequest(handle=handle, allow=True), **token),
+                stub.Import(pb.ImportRequest(bundle=b"x"), **token),
+            ):
+                assert await call_.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert len((await stub.List(pb.ListRequest(), **token)).runs) == before
+            own = (await stub.Spawn(pb.SpawnRequest(task=DELETES), **token)).handle
+            await stub.Await(pb.AwaitRequest(handles=[own]), **token)
+            forked = (await stub.Fork(pb.ForkRequest(handle=own), **token)).handle
+            child = (await stub.Spawn(pb.SpawnRequest(task="hello", parent=own), **token)).handle
+            for each in (own, forked, child):
+                run = (await stub.Get(pb.GetRequest(handle=each), **token)).run
+                assert run.service_class == RUN_CLASS_BATCH
+            assert (await stub.Approve(pb.ApproveRequest(handle=own, allow=True), **token)).allow
+        assert (await stub.Get(pb.GetRequest(handle=handle), **batch)).run.state == pb.RUN_STATE_AWAITING_APPROVAL
+        assert (await stub.Cancel(pb.CancelRequest(handle=handle), **batch)).handles == [handle]
+
+
+async def test_an_mcp_client_answers_no_question_of_a_class_that_its_token_has_not(runtime: RuntimeProcess) -> None:
+    async def accept(*_: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"allow": True})
+
+    async with connected(runtime, token="of-alice") as client:
+        handle = (await call(client, "spawn", task=DELETES))["handle"]
+        await call(client, "await", handles=[handle])
+    for era in ("legacy", "2026-07-28"):
+        async with connected(runtime, era, elicitation_callback=accept, token="of-alice-batch") as client:
+            [told] = (await call(client, "await", handles=[handle], timeout=5))["results"]
+            assert told["state"] == "AwaitingApproval"
+            refusal = "handle: expected a run of class batch, not interactive: the token allows no other"
+            assert refusal in await error(client, "approve", handle=handle, allow=True)
+            assert "parent: expected a run of class batch" in await error(client, "spawn", task="x", parent=handle)
+            assert "parent: expected a run of class batch" in await error(client, "run", task="x", parent=handle)
+
+
+async def test_a_task_of_a_class_that_the_token_has_not_is_told_and_not_answered(runtime: RuntimeProcess) -> None:
+    async with connected(runtime, token="of-alice") as client:
+        handle = (await call(client, "spawn", task=DELETES))["handle"]
+        await call(client, "await", handles=[handle])
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {
+            "elicitation": {},
+            "extensions": {"io.modelcontextprotocol/tasks": {}},
+        },
+    }
+
+    async def ask(token: str, method: str, **params: Any) -> dict[str, Any]:
+        headers = {
+            "Authorization": f"Bearer {token}",
+            "Accept": "application/json, text/event-stream",
+            "MCP-Protocol-Version": "2026-07-28",
+            "Mcp-Method": method,
+            "Mcp-Name": handle,
+        }
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"taskId": handle, "_meta": meta} | params}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(runtime.mcp_url, json=message, headers=headers) as answer,
+        ):
+            return dict(await answer.json())
+
+    (form,) = (await ask("of-alice", "tasks/get"))["result"]["inputRequests"]
+    assert (await ask("of-alice-batch", "tasks/get"))["result"]["status"] == "working"
+    given = {form: {"action": "accept", "content": {"allow": True}}}
+    refused = await ask("of-alice-batch", "tasks/update", inputResponses=given)
+    assert "expected a run of class batch" in refused["error"]["message"]
+    assert (await ask("of-alice", "tasks/get"))["result"]["status"] == "input_required"
