@@ -26,6 +26,7 @@ from runtime.lock import LockedError, holding
 from runtime.origins import Served
 from runtime.records import JournalError
 from runtime.service import Runtime
+from runtime.sessions import Sessions
 from runtime.sqlite_store import STORE_FILE, SqliteStore
 from runtime.store import ConflictError, Store, StoreError
 from runtime.tool_config import Server as ToolServer
@@ -124,7 +125,15 @@ async def _serve(config: RuntimeConfig, guard: Guard, tls: Tls, servers: tuple[T
         port = listening.getsockname()[1]
         log.info("event=listening host=%s port=%d grpc_port=%d", config.host, port, grpc_port)
         mcp = mcp_server.build(runtime, guard, await _state_key(store), config.keep_s)
-        app = http.build(runtime, mcp, config.host, guard, _served(config, guard))
+        app = http.build(
+            runtime,
+            mcp,
+            config.host,
+            guard,
+            _served(config, guard),
+            sessions=Sessions(config.sessions_max),
+            session_idle_s=config.session_idle_s,
+        )
         await _serve_http(app, listening, tls, stop, runtime)
     log.info("event=stopped")
 

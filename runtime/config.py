@@ -40,6 +40,19 @@ class RuntimeConfig(ServiceConfig):
         description="Longest time that a run waits for a tool server that is not connected, in seconds, counted from "
         "its loss, or from the start of a run that names its tools if that was later; then it goes on without",
     )
+    session_idle_s: float = Field(
+        default=1800.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds after which an MCP session (until 2025-11-25) ends that has no request in flight and no "
+        "open stream; its client gets a 404 then, and initialises anew",
+    )
+    sessions_max: int = Field(
+        default=1000,
+        ge=1,
+        description="Most MCP sessions of one token, or of all clients where no token is asked for; for a further one "
+        "the idlest ends, and where none is idle it is refused (503)",
+    )
     keep_s: float = Field(
         default=30 * 86_400.0,
         gt=0,

@@ -17,6 +17,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -29,6 +30,7 @@ from runtime import exposition, reports
 from runtime.mcp_server import tool_servers
 from runtime.origins import Served
 from runtime.service import Runtime
+from runtime.sessions import Sessions
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
 """Of one request: a task of the greatest length, in the worst encoding, with room for the rest."""
@@ -37,6 +39,10 @@ HEAD_BYTES_MAX = 64 * 1024
 STOP_GRACE_S = 1
 """How long open streams have when the runtime is told to end: some clients keep one as long as they live."""
 TWO_LENGTHS = "expected Content-Length or Transfer-Encoding, not both"
+NO_SESSION_LEFT = "too many MCP sessions of this token, all of them in use: end some (DELETE /mcp)"
+_SESSION = b"mcp-session-id"
+_WITH_SESSIONS = ("", *HANDSHAKE_PROTOCOL_VERSIONS)
+"""Versions of the protocol that have sessions; a client that names none is taken for one of these."""
 _OPEN_PATHS = ("/health", "/metrics")
 RUNS_MAX = 2000
 """Most runs in a status, the latest."""
@@ -84,8 +90,18 @@ def settings(app: App, tls: Tls = PLAIN) -> uvicorn.Config:
     )
 
 
-def build(runtime: Runtime, mcp: MCPServer, host: str, guard: Guard, served: Served) -> App:
-    """The application. `host` is what it will listen on."""
+def build(
+    runtime: Runtime,
+    mcp: MCPServer,
+    host: str,
+    guard: Guard,
+    served: Served,
+    *,
+    sessions: Sessions,
+    session_idle_s: float,
+) -> App:
+    """The application. `host` is what it will listen on; an MCP session ends after `session_idle_s` without a request
+    or a stream."""
 
     async def status(request: Request) -> Response:
         response = JSONResponse(status_of(runtime))
@@ -110,10 +126,12 @@ def build(runtime: Runtime, mcp: MCPServer, host: str, guard: Guard, served: Ser
     app = mcp.streamable_http_app(
         host=host,
         max_request_body_size=BODY_BYTES_MAX,
+        session_idle_timeout=session_idle_s,
+        max_sessions=None,  # `sessions` limits those of each token
         # Looked at in `_guarded`, for all paths.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
-    return _guarded(app, guard, served, runtime)
+    return _guarded(_with_few_sessions(app, sessions), guard, served, runtime)
 
 
 def metrics_of(runtime: Runtime) -> bytes:
@@ -178,6 +196,56 @@ def _guarded(app: App, guard: Guard, served: Served, runtime: Runtime) -> App:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return guarded
+
+
+def _with_few_sessions(app: App, sessions: Sessions) -> App:
+    """`app` that ends the idlest MCP session of a token which opens too many, and refuses where none is idle."""
+
+    async def limited(scope: Scope, receive: Any, send: Any) -> None:
+        headers = dict(scope.get("headers", ()))
+        if scope["type"] != "http" or headers.get(b"mcp-protocol-version", b"").decode("latin-1") not in _WITH_SESSIONS:
+            await app(scope, receive, send)
+            return
+        token: str = scope["user"].access_token.client_id
+        session = headers.get(_SESSION, b"").decode("latin-1")
+        if not session and scope["method"] == "POST" and not sessions.has_room(token):
+            await _refusal(503, NO_SESSION_LEFT, {"Retry-After": "60"})(scope, receive, send)
+            return
+        status = 0
+
+        async def watched(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                made = dict(message["headers"]).get(_SESSION, b"").decode("latin-1")
+                if not session and made and status < 400:
+                    idlest = sessions.opened(token, made)
+                    if idlest is not None:
+                        await app(*_deletion(scope, idlest))
+            await send(message)
+
+        sessions.began(token, session)
+        try:
+            await app(scope, receive, watched)
+        finally:
+            is_gone = status == 404 or (scope["method"] == "DELETE" and status < 300)
+            sessions.ended(token, session, is_gone=is_gone)
+
+    return limited
+
+
+def _deletion(
+    scope: Scope, session: str
+) -> tuple[Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]]:
+    """A request that ends `session`, of the client that sent `scope`; nobody gets its answer."""
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(_message: Any) -> None:
+        pass
+
+    return {**scope, "method": "DELETE", "headers": [(_SESSION, session.encode("latin-1"))]}, receive, send
 
 
 def _user(grant: Grant) -> AuthenticatedUser:

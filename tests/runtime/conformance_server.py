@@ -30,6 +30,7 @@ from runtime.mcp_server import Surface
 from runtime.orders import SpawnRequest
 from runtime.origins import Served
 from runtime.records import State
+from runtime.sessions import Sessions
 from runtime.tool_specs import Done, EffectKind, Outcome
 from tests.runtime.rig import Rig, rig, spec
 from tests.runtime.tool_servers import listening
@@ -140,7 +141,7 @@ async def own_tools(folder: pathlib.Path) -> AsyncIterator[str]:
 @contextlib.asynccontextmanager
 async def _serving(made: Rig, mcp: MCPServer) -> AsyncIterator[str]:
     served = Served.of((), (), listens_on="127.0.0.1", has_token=False)
-    app = http.build(made.runtime, mcp, "127.0.0.1", Guard(), served)
+    app = http.build(made.runtime, mcp, "127.0.0.1", Guard(), served, sessions=Sessions(100), session_idle_s=600.0)
     own = listening()
     server = http.Server(http.settings(app))
     serving = asyncio.create_task(server.serve(sockets=[own]))
