@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Struct
 
+from runtime import incoming
 from runtime.records import (
     Answered,
     AnyRecord,
@@ -65,7 +66,8 @@ def write(runs: Iterable[Sequence[AnyRecord]]) -> tuple[str, bytes]:
 
 
 def read(raw: bytes) -> tuple[str, tuple[tuple[AnyRecord, ...], ...]]:
-    """Id and journals of a bundle. Raises InvalidArgumentError where it is none, damaged, or of another release."""
+    """Id and journals of a bundle. Raises InvalidArgumentError where it is none, damaged, of another
+    release, or holds what none writes."""
     try:
         head = msgspec.json.decode(raw, type=_Head)
         if head.format != FORMAT:
@@ -75,11 +77,14 @@ def read(raw: bytes) -> tuple[str, tuple[tuple[AnyRecord, ...], ...]]:
         bundle = msgspec.json.decode(raw, type=Bundle)
         journals = tuple(tuple(decode(bytes(record)) for record in run) for run in bundle.runs)
         runs = [fold(journal) for journal in journals]
-    except (msgspec.DecodeError, JournalError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, JournalError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgumentError("bundle", f"expected what 'runs export' wrote: {error}") from None
     if bundle.bundle_id != _id(bundle.runs):
         raise InvalidArgumentError("bundle", "expected what 'runs export' wrote: it was changed since")
     _check_tree(runs)
+    by_id = {run.run_id: run for run in runs}
+    for journal, run in zip(journals, runs, strict=True):
+        incoming.check(journal, run, by_id.get(run.parent) if run.parent is not None else None)
     return bundle.bundle_id, journals
 
 
@@ -125,9 +130,9 @@ def _check_tree(runs: Sequence[RunState]) -> None:
     known: set[str] = set()
     for run in runs:
         is_first = not known
-        belongs = run.parent is None if is_first else run.parent in known and run.root == runs[0].run_id
+        belongs = (run.parent is None if is_first else run.parent in known) and run.root == runs[0].run_id
         if not belongs or run.run_id in known or run.state is State.MOVED:
-            raise InvalidArgumentError("bundle", f"run {run.run_id} does not belong where it stands")
+            raise InvalidArgumentError("bundle", f"run {run.run_id[:128]!r} does not belong where it stands")
         known.add(run.run_id)
     if not known:
         raise InvalidArgumentError("bundle", "expected at least one run")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from runtime import approvals
 from runtime.arguments import ARGUMENTS_CHARS_MAX, Bad, Good
 from runtime.chat import RawCall
@@ -38,6 +40,14 @@ def decide(
         ids.add(call_id)
         calls.append(_decide(raw, call_id, offered, prepared.get(position), order, has_room=position < left))
     return tuple(calls)
+
+
+def judged(call: Call, tool: ToolSpec | None, order: Order) -> Call:
+    """`call`, about which another runtime decided, by what this one knows of its tool; None: nothing, so that a person
+    has to allow it."""
+    kind = EffectKind.AT_MOST_ONCE if tool is None else tool.kind
+    asks = tool is None or approvals.is_needed(tool.name, tool.destructive, order.approve_tools)
+    return msgspec.structs.replace(call, effect=kind, needs_approval=call.needs_approval or asks)
 
 
 def _decide(

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from runtime import bundles
+from runtime import bundles, incoming
 from runtime.journal import Fence, Journal
 from runtime.records import AnyRecord, decode, encode
 from runtime.recovery import lost_calls
 from runtime.refusals import WrongStateError
 from runtime.run import fold
 from runtime.store import Append, Store
+from runtime.tool_specs import ToolSpec
 from runtime.tree import Tree
 
 MOVED = "moved into a bundle; it goes on where that is imported"
@@ -61,10 +62,13 @@ async def pack(store: Store, fence: Fence, journals: Iterable[Journal]) -> bytes
     return raw
 
 
-async def unpack(store: Store, fence: Fence, raw: bytes) -> list[Journal]:
-    """Takes the runs of a bundle into the store, parents first, with the calls marked that nobody knows about.
+async def unpack(
+    store: Store, fence: Fence, raw: bytes, find: Callable[[str], ToolSpec | None] = lambda _name: None
+) -> list[Journal]:
+    """Takes the runs of a bundle into the store, parents first, with the calls marked that nobody knows about, and
+    those that are still to be made judged by the tools that `find` knows by name.
 
-    They are durable when this returns. Raises InvalidArgumentError, WrongStateError or StoreError.
+    They are durable when this returns, all or none. Raises InvalidArgumentError, WrongStateError or StoreError.
     """
     bundle_id, records = bundles.read(raw)
     known = await store.get(_KNOWN + bundle_id)
@@ -74,7 +78,7 @@ async def unpack(store: Store, fence: Fence, raw: bytes) -> list[Journal]:
     here = await store.runs()
     now = time.time()
     appends, journals = [], []
-    for of_one in records:
+    for of_one in (incoming.judged(each, find) for each in records):
         found = fold(of_one)
         if found.run_id in here:
             raise WrongStateError("bundle", f"run {found.run_id} is in this store already")

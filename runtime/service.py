@@ -286,7 +286,7 @@ class Runtime:
         return await moves.pack(self._store, self._fence, self.tree.down(top))
 
     async def _import(self, bundle: bytes) -> list[Journal]:
-        journals = await moves.unpack(self._store, self._fence, bundle)
+        journals = await moves.unpack(self._store, self._fence, bundle, self._toolbox.find)
         for journal in journals:
             self.tree.add(journal)
         for journal in journals:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import pathlib
+import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
+import msgspec
 import pytest
 
 from common.auth import Guard
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc
 from runtime import bundles, grpc_server
-from runtime.records import Ended, Intended, State, decode, effect_key
+from runtime.records import Ended, Intended, Limits, RunClass, Started, State, decode, effect_key
 from runtime.recovery import INTERRUPTED
 from runtime.refusals import InvalidArgumentError, RefusedError, WrongStateError
 from runtime.run import conversation
 from runtime.stored_runs import opened
+from runtime.tool_specs import EffectKind
 from tests.runtime import journals as j
+from tests.runtime.journals import RUN
 from tests.runtime.rig import Hold, Rig, results, rig
 
 ROUNDS = 'CALL save {"query": "a"}\nCALL send {"query": "b"}\nthen answer'
@@ -195,6 +200,11 @@ def bundle_of(*runs: list[object]) -> bytes:
     return bundles.write(runs)[1]  # type: ignore[arg-type]
 
 
+def started(run_id: str = RUN, **fields: Any) -> Started:
+    """A first record that is as a client may not have it."""
+    return msgspec.structs.replace(j.started(run_id, fields.pop("parent", None)), **fields)
+
+
 WHOLE = bundle_of([j.started(), j.replied(0, j.call()), j.intended(0, 0)])
 
 
@@ -214,6 +224,24 @@ WHOLE = bundle_of([j.started(), j.replied(0, j.call()), j.intended(0, 0)])
         (bundle_of([j.started()], [j.started()]), "does not belong"),
         (bundle_of([j.started(), j.ended(State.MOVED)]), "does not belong"),
         (bundle_of([j.started(), j.intended(0, 0)]), "is not of the last step"),
+        (b"[" * 200_000, "expected what 'runs export' wrote"),
+        (b'{"format":"luftpause-bundle","version":1,"x":' + b"[" * 200_000, "expected what 'runs export' wrote"),
+        (WHOLE.replace(b'"calls":[', b'"calls":[' + b'{"a":' * 100_000), "expected what 'runs export' wrote"),
+        *(
+            (bundle_of([j.started(each)]), "id: expected")
+            for each in ("", "run\r\nx: 1", "../x", "run-\u202e", "r" * 129)
+        ),
+        *((bundle_of([started(caller=each)]), "caller: expected") for each in ("bob\r\nx: 1", " bob", "x" * 129)),
+        *((bundle_of([started(at=each)]), "at: expected") for each in (-1.0, 1e300)),
+        (bundle_of([started(traceparent="00-x")]), "traceparent: expected"),
+        (bundle_of([started(root="run-2")]), "does not belong"),
+        (bundle_of([j.started(task=" ")]), "task: expected"),
+        (bundle_of([j.started(tool_calls_max=-1)]), "maxToolCalls: expected"),
+        (bundle_of([j.started(limits=Limits(tokens=-5))]), "budgetTokens: expected"),
+        (bundle_of([j.started()], [j.started("run-2", RUN, run_class=RunClass.BATCH)]), "serviceClass: a child has"),
+        (bundle_of([j.started()], [started("run-2", parent=RUN, caller="other")]), "expected the caller of its parent"),
+        (bundle_of([j.started(), msgspec.structs.replace(j.replied(0), prompt_tokens=-9)]), "tokens: expected"),
+        (bundle_of([j.started(), j.replied(0, j.call(arguments="[]"))]), "calls: expected"),
     ],
 )
 def test_what_is_no_whole_bundle_is_refused(raw: bytes, expected: str) -> None:
@@ -250,3 +278,51 @@ async def test_grpc_moves_and_forks(r: Rig, other: Rig) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await call
             assert refused.value.code() is code
+
+
+READ_ONLY = EffectKind.READ_ONLY
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [],
+        [j.answered(0, 0, allow=True)],
+        [j.intended(0, 0)],
+        [j.answered(0, 0, allow=True), j.intended(0, 0)],
+        [j.intended(0, 0), j.lost(0, 0), j.answered(0, 0, allow=True)],
+        [j.answered(0, 0, allow=True), j.intended(0, 0), j.lost(0, 0), j.answered(0, 0, allow=True)],
+    ],
+    ids=["said", "allowed", "begun", "allowed-begun", "repeated", "allowed-repeated"],
+)
+@pytest.mark.parametrize("tool", ["delete", "unheard"])
+async def test_a_bundle_cannot_say_that_a_destructive_call_needs_nobody(
+    other: Rig, history: list[Any], tool: str
+) -> None:
+    asked_there = bool(history) and history[0] == j.answered(0, 0, allow=True)
+    call = j.call(name=tool, effect=READ_ONLY, needs_approval=asked_there)
+    start = started(at=time.time())
+    journals = await other.runtime.import_(bundle_of([start, j.replied(0, call), *history]))
+    assert [journal.run.state for journal in journals] == [State.AWAITING_APPROVAL]
+    await other.restart()
+    assert other.state(RUN) == "AwaitingApproval"
+    await other.runtime.approve(RUN, True)
+    await other.settled(RUN)
+    assert other.times("delete") == (tool == "delete")
+
+
+async def test_calls_that_need_nobody_here_go_on_when_they_come_in(other: Rig) -> None:
+    call = j.call(name="lookup", effect=EffectKind.AT_MOST_ONCE)
+    start = msgspec.structs.replace(j.started(model="fake-1b"), at=time.time())
+    await other.runtime.import_(bundle_of([start, j.replied(0, call), j.intended(0, 0)]))
+    assert (await other.settled(RUN)).state is State.COMPLETED
+    assert other.times("lookup") == 1
+
+
+async def test_of_a_tree_that_is_not_right_nothing_is_taken_in(other: Rig) -> None:
+    wrong = bundle_of([j.started()], [j.started("run-2", RUN)], [started("run-3", parent=RUN, caller="x")])
+    with pytest.raises(InvalidArgumentError):
+        await other.runtime.import_(wrong)
+    assert await other.store.runs() == {}
+    await other.restart()
+    assert list(other.runtime.tree) == []
