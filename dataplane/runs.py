@@ -6,6 +6,7 @@ It decides nothing; the scheduler's own state is the truth while it lives.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from protos import turn_pb2
@@ -87,10 +88,10 @@ class RunTable:
         run = self._runs.get(run_id)
         return run.caller if run is not None else None
 
-    def forget(self, run_id: str, caller: str) -> None:
-        """The run will not be continued. Only its own caller ends it."""
+    def forget(self, run_id: str, caller: str, sequence: float = math.inf) -> None:
+        """The run will not be continued. Only its own caller ends it; one placed after `sequence` is a new one."""
         run = self._runs.get(run_id)
-        if run is not None and run.caller == caller:
+        if run is not None and run.caller == caller and run.sequence <= sequence:
             del self._runs[run_id]
 
     def sweep(self, at: float) -> None:

@@ -318,7 +318,7 @@ class SchedulerClient:
         for placement in response.placements:
             self._place(placement)
         for ended in response.ended_runs:
-            self._runs.forget(ended.run_id, ended.caller)
+            self._runs.forget(ended.run_id, ended.caller, ended.sequence)
         for refusal in response.refusals:
             ticket = self._held.pop(refusal.turn_id)
             if ticket is not None:

@@ -334,19 +334,23 @@ class EndedRun(_message.Message):
 
     RUN_ID_FIELD_NUMBER: _builtins.int
     CALLER_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     caller: _builtins.str
     """Who ended it: a run of another caller's goes on."""
+    sequence: _builtins.int
+    """Placement.sequence of the last placement before its end: a run of this id that was placed later is a new one."""
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
         caller: _builtins.str = ...,
+        sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "run_id", b"run_id", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -152,7 +152,7 @@ class Stream:
 
     def end_run(self, event: RunEnded | TellRunEnded) -> None:
         """See `host.Outlet`."""
-        self._answer().ended_runs.add(run_id=event.run_id, caller=event.caller)
+        self._answer().ended_runs.add(run_id=event.run_id, caller=event.caller, sequence=self._host.state.sequence)
 
     def acknowledge(self) -> None:
         """Sends an acknowledgement if one is due and nothing else waits to carry it."""

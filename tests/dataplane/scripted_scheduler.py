@@ -78,9 +78,13 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
         refusal = turn_pb2.Refusal(turn_id=turn.turn_id, reason=reason, message=message)
         self._answers.put_nowait(DispatchResponse(refusals=[refusal]))
 
+    def tell(self, answer: DispatchResponse) -> None:
+        """Sends a message of the stream."""
+        self._answers.put_nowait(answer)
+
     def tell_ended(self, runs: list[tuple[str, str]]) -> None:
         """Tells that runs, each named with its caller, ended."""
-        ended = [scheduler_pb2.EndedRun(run_id=run_id, caller=caller) for run_id, caller in runs]
+        ended = [scheduler_pb2.EndedRun(run_id=r, caller=caller, sequence=self._placed) for r, caller in runs]
         self._answers.put_nowait(DispatchResponse(ended_runs=ended))
 
     async def Dispatch(  # noqa: N802

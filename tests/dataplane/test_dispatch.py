@@ -11,7 +11,7 @@ from dataplane.meter import ReplyMeter
 from dataplane.outbox import Outbox
 from dataplane.scheduler_client import SchedulerClient
 from dataplane.tickets import Ticket
-from protos import turn_pb2
+from protos import scheduler_pb2, turn_pb2
 from tests.dataplane.conftest import Rig
 from tests.dataplane.raw_client import CHAT, request
 from tests.dataplane.scripted_engine import DONE, LAST_CHUNK, STREAM, Call, chunk, delta, event, whole
@@ -137,6 +137,20 @@ async def test_a_run_that_ended_elsewhere_is_not_told_after_a_restart(rig: Rig) 
     await wait_until(lambda: rig.app is not None and rig.app.snapshot()["gauges"]["runs"] == 1)
     scheduler = await restart(rig)
     assert [run.run_id for request in scheduler.requests for run in request.resync.runs] == ["kept"]
+
+
+async def test_a_run_that_begins_anew_right_after_its_end_is_told_after_a_restart(rig: Rig) -> None:
+    """The scheduler tells all dataplanes of an end, also the one that asked, which may know the new run by then."""
+    await rig.start()
+    again = request(CHAT, "x-luftpause-run-id: r", "x-luftpause-caller: me")
+    await rig.ask(again)
+    await rig.ask(request(b"", "x-luftpause-caller: me", method="DELETE", path="/v1/runs/r"))
+    ended = scheduler_pb2.EndedRun(run_id="r", caller="me", sequence=1)
+    await rig.ask(again)
+    rig.scheduler.tell(scheduler_pb2.DispatchResponse(ended_runs=[ended]))
+    await rig.ask(request(CHAT))
+    scheduler = await restart(rig)
+    assert "r" in [run.run_id for message in scheduler.requests for run in message.resync.runs]
 
 
 async def test_a_run_that_ends_in_flight_does_not_come_back_with_its_turns_end(rig: Rig) -> None:

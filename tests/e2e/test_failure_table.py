@@ -84,11 +84,15 @@ async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def case(rig: Rig, request: pytest.FixtureRequest) -> AsyncIterator[Case]:
-    """A run with a home; afterwards nothing is left of it."""
+    """A run at home on the last engine; afterwards nothing is left of it. Who knows nothing would choose the first."""
     run = f"run-{abs(hash(request.node.name))}"
     async with Client(rig) as client:
-        made = Case(rig, client, run, await home_of(rig, client, run))
-        yield made
+        home = await home_of(rig, client, run)
+        if home != ENGINES[-1]:
+            await client.end_run(run)
+            home = await home_of(rig, client, run)  # the engine that got nothing for longest
+        assert home == ENGINES[-1]
+        yield Case(rig, client, run, home)
         for engine in ENGINES:
             await script(rig, engine)
         await client.end_run(run)
