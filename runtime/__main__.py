@@ -19,7 +19,7 @@ from common.auth import Guard
 from common.logs import set_up_logging
 from common.tls import Tls
 from common.tracing import open_tracer
-from runtime import grpc_server, http, mcp_server
+from runtime import client_log, grpc_server, http, mcp_server
 from runtime.config import RuntimeConfig
 from runtime.llm import Model
 from runtime.lock import LockedError, holding
@@ -52,6 +52,7 @@ def main() -> int:
     set_up_logging(config.log_level)
     for chatty in ("httpx2", "mcp", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    client_log.shorten()
     try:
         import uvloop  # noqa: PLC0415  (faster where it is installed, not needed)
     except ImportError:

@@ -13,11 +13,21 @@ class LockedError(Exception):
     """Another runtime has the state folder."""
 
 
+def keep_private(path: pathlib.Path, mode: int) -> None:
+    """Gives `path` this mode, whoever made it; where it is another user's, that one decides who reads it."""
+    with contextlib.suppress(PermissionError):
+        path.chmod(mode)
+
+
 @contextlib.contextmanager
 def holding(folder: pathlib.Path) -> Iterator[None]:
-    """Makes `folder` if need be and holds its lock while the block runs. Raises LockedError, or OSError."""
+    """Makes `folder` if need be, keeps it for its owner alone, and holds its lock while the block runs. Raises
+    LockedError, or OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (folder / "runtime.lock").open("a+") as file:
+    keep_private(folder, 0o700)
+    lock = folder / "runtime.lock"
+    with lock.open("a+") as file:
+        keep_private(lock, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from runtime.lock import keep_private
 from runtime.store import Append, ConflictError, ReadOnlyError, StoreError
 
 STORE_FILE = "runs.db"
@@ -221,6 +222,8 @@ def _settle(outcomes: list[tuple[asyncio.Future[Any], Any]]) -> None:
 
 def _open(path: pathlib.Path) -> sqlite3.Connection:
     path.touch(mode=0o600)  # what runs say is for its owner alone
+    for part in path.parent.glob(f"{path.name}*"):
+        keep_private(part, 0o600)
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode = WAL")

@@ -87,6 +87,22 @@ def test_a_state_folder_has_one_owner(tmp_path: pathlib.Path) -> None:
         pass
 
 
+async def test_a_state_folder_is_its_owners_alone_whoever_made_it(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o755)
+    for name in ("runs.db", "runtime.lock"):
+        (folder / name).touch(mode=0o644)
+        (folder / name).chmod(0o644)
+    with holding(folder):
+        store = await SqliteStore.open(folder / "runs.db")
+        await store.commit(puts={"a": b"b"})
+        modes = {path.name: path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())}
+        await store.close()
+    assert modes.pop("state") == 0o700
+    assert len(modes) == 4
+    assert set(modes.values()) == {0o600}
+
+
 def run(*command: str) -> list[str]:
     """The lines that a command prints. Fails if it does."""
     done = subprocess.run(command, env=environment({}), capture_output=True, text=True, timeout=60, check=False)
