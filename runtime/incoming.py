@@ -14,7 +14,6 @@ import msgspec
 from common.ids import ID_SHAPE, is_id
 from common.trace_context import usable
 from runtime import calls, orders
-from runtime.arguments import ARGUMENTS_CHARS_MAX
 from runtime.orders import NUMBER_MAX, SpawnRequest, clean_caller
 from runtime.records import Answered, AnyRecord, Call, Intended, Order, Replied, Returned, Started
 from runtime.refusals import InvalidArgumentError
@@ -106,7 +105,7 @@ def _expect(what: str, holds: bool, expected: str) -> None:
 
 def _is_object(text: str) -> bool:
     try:
-        return len(text) <= ARGUMENTS_CHARS_MAX and isinstance(json.loads(text), dict)
+        return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
 

@@ -86,8 +86,9 @@ def check(request: SpawnRequest, model: str, parent: RunState | None, missing: C
 
 
 def clean_caller(text: str) -> Caller:
-    """A caller as it can stand in a header: printable, cut at 128 bytes."""
-    return cut_caller("".join(char for char in text.strip() if char.isprintable()))
+    """A caller as it can stand in a header: printable, cut at 128 bytes, no space around; such a one stays as it is."""
+    printable = "".join(char for char in text if char.isprintable())
+    return Caller(cut_caller(printable.strip()).strip())
 
 
 def _run_class(asked: str | None, parent: RunState | None) -> RunClass:

@@ -326,3 +326,11 @@ async def test_of_a_tree_that_is_not_right_nothing_is_taken_in(other: Rig) -> No
     assert await other.store.runs() == {}
     await other.restart()
     assert list(other.runtime.tree) == []
+
+
+@pytest.mark.parametrize("named", ["\0 bob", "x" * 127 + " y", "ä" * 64 + "b", " \t", "bob"])
+async def test_a_caller_that_was_taken_in_leaves_and_comes_in_again(r: Rig, other: Rig, named: str) -> None:
+    handle = await r.spawn(ASKS, caller=named)
+    await r.until(handle, "AwaitingApproval")
+    (journal,) = await other.runtime.import_(await r.runtime.export(handle, BYTES_MAX))
+    assert journal.run.caller == r.journal(handle).run.caller
