@@ -15,7 +15,7 @@ import logging
 import random
 import time
 
-from runtime import calls, results
+from runtime import calls
 from runtime.agent import AskApproval, CallModel, CallTools, Finish, Rest, next_step
 from runtime.chat import RawCall, Reply
 from runtime.endings import Endings
@@ -26,12 +26,13 @@ from runtime.records import Call, Ended, Intended, JournalError, LostTrack, Repl
 from runtime.run import RunState
 from runtime.store import StoreError
 from runtime.text_calls import recover
-from runtime.tool_specs import Done, EffectKind, NotStarted, Outcome, ToolSpec, Unknown
+from runtime.tool_specs import EffectKind, NotStarted, Outcome, ToolSpec, Unknown
 from runtime.tool_waits import ToolWaits
 from runtime.toolbox import Toolbox
+from runtime.tries import Tries
 
-TOOL_PAUSES_S = (0.5, 1.5)
-"""Pauses before a call is made again that surely did not start, or may be made twice."""
+TOOL_PAUSE_S = 0.5
+"""Pause before a call is made for the second time; it is three times as long before each further one."""
 STOP_GRACE_S = 2.0
 """How long calls in progress have to end when the runtime stops, so that fewer outcomes are unknown."""
 
@@ -165,14 +166,18 @@ class Executor:
         return again.after(timed)
 
     async def _call_tools(self, journal: Journal, step: int, positions: tuple[int, ...]) -> None:
+        """Makes calls of the last reply. Those whose servers are waited for are left open."""
         task = journal.task
         assert task is not None, "a run's calls are made by its task"
         run = journal.run
-        new = [position for position in positions if not run.steps[step].calls[position].intended]
+        new = []
+        for position in positions:
+            each, key = run.steps[step].calls[position], effect_key(run.run_id, step, position)
+            journal.tries.setdefault(key, Tries(each.call.effect, in_doubt=each.in_doubt))
+            if not each.intended:
+                new.append(Intended(at=time.time(), step=step, call=position, key=key))
         if new:
-            keys = ((position, effect_key(run.run_id, step, position)) for position in new)
-            now = time.time()
-            await journal.append(*(Intended(at=now, step=step, call=position, key=key) for position, key in keys))
+            await journal.append(*new)
         self._calling.add(task)
         try:
             if len(positions) == 1:
@@ -191,41 +196,36 @@ class Executor:
     async def _call_tool(self, journal: Journal, step: int, position: int) -> None:
         run = journal.run
         call = run.steps[step].calls[position].call
+        key = effect_key(run.run_id, step, position)
         began = time.monotonic()
         traceparent = self._observer.call_traceparent(run, step, position)
-        outcome = await self._outcome(call, effect_key(run.run_id, step, position), traceparent)
+        while True:
+            outcome = await self._try(call, key, traceparent)
+            tries = journal.tries[key] = journal.tries[key].after(outcome)
+            if not tries.may_follow(outcome):
+                break
+            await asyncio.sleep(TOOL_PAUSE_S * 3 ** (tries.number - 1) * random.uniform(1, 2))
+            if self._closing or self._waits.awaited(journal, (call.name,)):
+                return
+        del journal.tries[key]
         if isinstance(outcome, Unknown) and call.effect is EffectKind.AT_MOST_ONCE:
             await journal.keep(LostTrack(at=time.time(), step=step, call=position, known=outcome.reason))
             return
-        if isinstance(outcome, Done):
-            text, failed = results.cut(outcome.text), outcome.is_error
-        else:
-            still = "; the tool may still be running" if isinstance(outcome, Unknown) and outcome.is_late else ""
-            text, failed = f"Error: {outcome.reason}{still}", True
+        text, failed = tries.told(outcome)
         duration_s = time.monotonic() - began
         await journal.keep(
             Returned(at=time.time(), step=step, call=position, text=text, failed=failed, duration_s=duration_s)
         )
 
-    async def _outcome(self, call: Call, key: str, traceparent: str | None) -> Outcome:
-        """What the call came to, after tries that cannot make its effect happen twice, nor run it twice at once."""
-        pauses = list(TOOL_PAUSES_S)
-        while True:
-            tool = self._toolbox.find(call.name)
-            if tool is None:
-                away = ", ".join(server.name for server in self._toolbox.absent((call.name,)))
-                why = f": tool servers that are down: {away}" if away else ""
-                outcome: Outcome = NotStarted(f"the tool '{call.name}' is no longer there{why}")
-            else:
-                outcome = await self._toolbox.call(
-                    tool, json.loads(call.arguments), key=key, traceparent=traceparent, timeout_s=None
-                )
-            is_final = isinstance(outcome, Done) or (
-                isinstance(outcome, Unknown) and (outcome.is_late or call.effect is EffectKind.AT_MOST_ONCE)
-            )
-            if is_final or not pauses:
-                return outcome
-            await asyncio.sleep(pauses.pop(0) * random.uniform(1, 2))
+    async def _try(self, call: Call, key: str, traceparent: str | None) -> Outcome:
+        tool = self._toolbox.find(call.name)
+        if tool is None:
+            away = ", ".join(server.name for server in self._toolbox.absent((call.name,)))
+            why = f": tool servers that are down: {away}" if away else ""
+            return NotStarted(f"the tool '{call.name}' is no longer there{why}")
+        return await self._toolbox.call(
+            tool, json.loads(call.arguments), key=key, traceparent=traceparent, timeout_s=None
+        )
 
 
 def _asked(reply: Reply, offered: dict[str, ToolSpec]) -> tuple[str, list[RawCall]]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from runtime.records import AnyRecord, Started, encode
 from runtime.run import RunState, apply
 from runtime.store import Append, ReadOnlyError, Store
+from runtime.tries import Tries
 
 Observe = Callable[[RunState, AnyRecord], None]
 """Is told of a record that has become durable, and of the run as it was before."""
@@ -40,6 +41,7 @@ class Journal:
         "observe",
         "run",
         "task",
+        "tries",
     )
 
     def __init__(self, store: Store, fence: Fence, run: RunState) -> None:
@@ -58,6 +60,9 @@ class Journal:
         """What drives it; None while it rests."""
         self.is_ending = False
         """Somebody ends it: nothing else may be begun for it."""
+        self.tries: dict[str, Tries] = {}
+        """Tries of its open calls since this was made, by their keys. In no record: a call that has begun is in doubt
+        for whoever goes on with it."""
 
     @classmethod
     async def begin(cls, store: Store, fence: Fence, started: Started) -> Journal:

@@ -77,6 +77,11 @@ class CallState:
             return False
         return self.unknown is not None or (self.call.needs_approval and not self.allowed)
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it may have had its effect: it has begun, or a person allowed to repeat what is unknown."""
+        return self.intended or self.answers > int(self.call.needs_approval)
+
 
 @dataclass(frozen=True, slots=True)
 class StepState:

@@ -24,22 +24,26 @@ class ToolWaits:
         toolbox.on_up = self._on_up
 
     def must_sleep(self, journal: Journal, tools: Collection[str] | None) -> bool:
-        """Whether the run has to wait for servers of these tools (None: of any), and sees to it that it is woken then.
+        """Whether the run has to wait for servers of these tools (None: of any); sees to it that it is woken then."""
+        self._forget(journal)
+        left_s = self.awaited(journal, tools)
+        journal.sleep_for(tuple(left_s))
+        if left_s:
+            timer = asyncio.get_running_loop().call_later(max(left_s.values()), self._on_up_or_late, journal)
+            self._sleeping[journal] = timer
+        return bool(left_s)
+
+    def awaited(self, journal: Journal, tools: Collection[str] | None) -> dict[str, float]:
+        """The servers of these tools (None: of any) that the run waits for, and for how many seconds more.
 
         A run waits for a server until `wait_s` after the server was lost, or after the run came, if that was later and
         the run names its tools: others would all wait for one server that does not come back.
         """
-        self._forget(journal)
         left_s = {}
         for server in self._toolbox.absent(tools):
             waited_s = server.down_s if tools is None else min(server.down_s, journal.open_s)
             left_s[server.name] = self._wait_s - waited_s
-        awaited = tuple(name for name, each_s in left_s.items() if each_s > 0)
-        journal.sleep_for(awaited)
-        if awaited:
-            timer = asyncio.get_running_loop().call_later(max(left_s.values()), self._on_up_or_late, journal)
-            self._sleeping[journal] = timer
-        return bool(awaited)
+        return {name: each_s for name, each_s in left_s.items() if each_s > 0}
 
     def close(self) -> None:
         """Wakes nothing any more."""

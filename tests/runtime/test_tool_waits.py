@@ -12,7 +12,7 @@ import pytest
 from protos import runtime_pb2 as pb
 from runtime import reports
 from runtime.run import Usage
-from runtime.tool_specs import EffectKind, NotStarted
+from runtime.tool_specs import EffectKind, NotStarted, Unknown
 from tests.runtime.kills import client
 from tests.runtime.rig import Rig, results, spec
 from tests.runtime.service_process import running_runtime
@@ -56,7 +56,7 @@ async def test_a_run_that_went_on_without_a_server_says_so_and_says_so_after_a_r
 async def test_tools_of_a_server_that_was_lost_stay_offered_and_their_calls_say_why_they_fail(
     r: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.executor.TOOL_PAUSES_S", (0.0,))
+    monkeypatch.setattr("runtime.executor.TOOL_PAUSE_S", 0.0)
     await away(r, is_known=True, wait_s=0.1)
 
     async def is_down(_arguments: dict[str, Any], _key: str) -> NotStarted:
@@ -66,6 +66,31 @@ async def test_tools_of_a_server_that_was_lost_stay_offered_and_their_calls_say_
     run = await r.settled(await r.spawn('CALL lookup {"query": "q0"}'))
     assert results(run) == ["Error: tool server 'scripted' is down: away"]
     assert run.missing_servers == ()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_call_whose_server_stays_away_tells_the_worst_of_its_tries(
+    r: Rig, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
+) -> None:
+    monkeypatch.setattr("runtime.executor.TOOL_PAUSE_S", 0.0)
+    r.tools_wait_s = 60.0 if is_restarted else 0.5
+    await r.restart()
+
+    async def dies(_arguments: dict[str, Any], _key: str) -> NotStarted | Unknown:
+        if r.tools.status()[0].up:
+            r.tools.goes_away(is_known=True)
+            return Unknown("connection lost")
+        return NotStarted("it is down")
+
+    r.tools.behaves["save"] = dies
+    handle = await r.spawn("CALL save {}")
+    await r.until(handle, "Sleeping")
+    assert r.journal(handle).task is None
+    if is_restarted:
+        r.tools_wait_s = 0.1
+        await r.restart()
+    assert results(await r.settled(handle)) == ["Error: it is down; it is unknown whether this tool call took effect"]
+    assert len(r.tools.effects) == 1
 
 
 async def test_calls_that_a_restart_found_wait_for_their_server(r: Rig) -> None:
