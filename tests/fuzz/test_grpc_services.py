@@ -143,8 +143,9 @@ def test_any_messages_of_a_dispatch_stream_leave_a_sound_state(request: pytest.F
         async def crowd(made: list[Stream]) -> None:
             nonlocal were_held
             streams = asyncio.gather(*(dispatch(running, each) for each in made))
-            await asyncio.sleep(PATIENCE_S / 2)
-            were_held += sum(running.host.state.held)
+            while not streams.done():
+                were_held += sum(running.host.state.held)
+                await asyncio.wait([streams], timeout=0.01)
             await streams
             await sound(running)
 
