@@ -34,7 +34,8 @@ class ToolWaits:
         return bool(left_s)
 
     def awaited(self, journal: Journal, tools: Collection[str] | None) -> dict[str, float]:
-        """The servers of these tools (None: of any) that the run waits for, and for how many seconds more.
+        """The servers of these tools (None: of any) that the run waits for, and for how many seconds more; has them
+        tried often until then.
 
         A run waits for a server until `wait_s` after the server was lost, or after the run came, if that was later and
         the run names its tools: others would all wait for one server that does not come back.
@@ -43,7 +44,9 @@ class ToolWaits:
         for server in self._toolbox.absent(tools):
             waited_s = server.down_s if tools is None else min(server.down_s, journal.open_s)
             left_s[server.name] = self._wait_s - waited_s
-        return {name: each_s for name, each_s in left_s.items() if each_s > 0}
+        awaited = {name: each_s for name, each_s in left_s.items() if each_s > 0}
+        self._toolbox.seek(awaited)
+        return awaited
 
     def close(self) -> None:
         """Wakes nothing any more."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,8 @@ _CLOSE_AT_ONCE_S = 0.2
 """The part of that which is kept for connections that did not end by themselves."""
 _DELAY_S_MIN = 0.2
 _DELAY_S_MAX = 30.0
+_SOUGHT_DELAY_S = 2.0
+"""Longest pause between two attempts while somebody waits for the server."""
 _STEADY_S = 10.0
 """A connection that lived this long starts the delays anew, so that a server in a crash loop is not started in one."""
 
@@ -119,6 +122,11 @@ class Toolbox:
         found = [self.find(name) for name in names]
         needed = {tool.server for tool in found if tool is not None}
         return tuple(server for server in down if server.name in needed or (None in found and not server.tools))
+
+    def seek(self, servers: Mapping[str, float]) -> None:
+        """Somebody waits for these servers, for so many seconds: they are tried at once and often until then."""
+        for name, for_s in servers.items():
+            self._upstreams[name].seek(for_s)
 
     def missing(self, name: str) -> str | None:
         """What to answer to who names a tool that is not there; None: it is, or may be once its server is up."""
@@ -196,7 +204,10 @@ class _Upstream:
         self._connection: Connection | None = None
         self._holding: dict[asyncio.Task[None], Connection] = {}
         """Connections that are not ended yet, the current one and those that still have calls in flight."""
-        self._stopping = asyncio.Event()
+        self._is_stopping = False
+        self._sought_until_s = -math.inf
+        self._hurry = asyncio.Event()
+        """Set when the pause between two attempts may be over sooner than it was to be."""
         self._supervisor: asyncio.Task[None] | None = None
 
     @property
@@ -213,8 +224,13 @@ class _Upstream:
     def start(self) -> None:
         self._supervisor = asyncio.create_task(self._supervise(), name=f"tool-server-{self.server.name}")
 
+    def seek(self, for_s: float) -> None:
+        self._sought_until_s = max(self._sought_until_s, time.monotonic() + for_s)
+        self._hurry.set()
+
     async def close(self, by_themselves_s: float) -> None:
-        self._stopping.set()
+        self._is_stopping = True
+        self._hurry.set()
         for at_once, timeout_s in ((False, by_themselves_s), (True, _CLOSE_AT_ONCE_S)):
             for connection in self._holding.values():
                 connection.leave(at_once)
@@ -229,7 +245,7 @@ class _Upstream:
 
     async def _supervise(self) -> None:
         failures = 0
-        while not self._stopping.is_set():
+        while not self._is_stopping:
             began = time.monotonic()
             connection = Connection(self.server, self._on_tools)
             task = asyncio.create_task(connection.hold(), name=f"tool-connection-{self.server.name}")
@@ -241,9 +257,20 @@ class _Upstream:
             error = _error_of(task)
             self._went_down(self._why_it_ended(error, connection.last_words) if error else connection.reason)
             failures = 0 if time.monotonic() - began >= _STEADY_S else failures + 1
-            delay_s = min(_DELAY_S_MAX, _DELAY_S_MIN * 2 ** min(failures, 10)) * random.uniform(0.5, 1.0)
+            await self._pause(min(_DELAY_S_MAX, _DELAY_S_MIN * 2 ** min(failures, 10)))
+
+    async def _pause(self, delay_s: float) -> None:
+        """Waits until the next attempt: for `delay_s`, less by chance, and less where somebody waits for the server."""
+        began_s, part = time.monotonic(), random.uniform(0.5, 1.0)
+        while not self._is_stopping:
+            now_s = time.monotonic()
+            longest_s = _SOUGHT_DELAY_S if now_s < self._sought_until_s else _DELAY_S_MAX
+            left_s = began_s + part * min(delay_s, longest_s) - now_s
+            if left_s <= 0:
+                return
+            self._hurry.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), delay_s)
+                await asyncio.wait_for(self._hurry.wait(), left_s)
 
     def _why_it_ended(self, error: str, last_words: str) -> str:
         return f"{self.server.place}: {error}" + (f"; it said: {last_words}" if last_words else "")
@@ -274,7 +301,7 @@ class _Upstream:
             asyncio.get_running_loop().call_soon(self._on_up)
 
     def _went_down(self, reason: str) -> None:
-        if self._stopping.is_set():
+        if self._is_stopping:
             reason = "closed"
         elif reason != self.reason:
             _LOG.warning("event=tool-server-down server=%s reason=%r", self.server.name, reason)

@@ -13,7 +13,7 @@ import collections
 import contextlib
 import pathlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from common.tracing import Tracer
@@ -71,6 +71,9 @@ class ScriptedToolbox(Toolbox):
         if self._away_since_s is None:
             return (ServerStatus("scripted", True, "", 0.0, names),)
         return (ServerStatus("scripted", False, "away", 0.0, names, time.monotonic() - self._away_since_s),)
+
+    def seek(self, servers: Mapping[str, float]) -> None:
+        """It comes back when the test says so."""
 
     def goes_away(self, *, is_known: bool) -> None:
         """The server is not connected from here on; where it is not known, it has not been since the start."""

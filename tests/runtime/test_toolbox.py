@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from loadgen.ports import free_ports
 from runtime.tool_config import Server
 from runtime.tool_specs import Done, EffectKind, NotStarted, ToolSpec
 from tests.runtime.tool_servers import STDIO, call, effects, fake_tools, opened
@@ -149,3 +150,18 @@ async def test_a_tool_of_a_server_that_is_not_configured_is_not_started() -> Non
         lost = ToolSpec("gone", "x", "", {}, EffectKind.READ_ONLY, destructive=False)
         outcome = await toolbox.call(lost, {}, key="k", traceparent=None, timeout_s=None)
         assert outcome == NotStarted("tool server 'gone' is not configured")
+
+
+async def test_a_server_that_somebody_waits_for_is_tried_at_once_and_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.toolbox._DELAY_S_MIN", 600.0)
+    monkeypatch.setattr("runtime.toolbox._DELAY_S_MAX", 600.0)
+    (port,) = free_ports(1)
+    async with opened(Server("web", url=f"http://127.0.0.1:{port}/mcp")) as toolbox:
+        async with fake_tools(port):
+            assert not toolbox.status()[0].up
+            toolbox.seek({"web": 60.0})
+            await wait_until(lambda: toolbox.status()[0].up)
+        assert isinstance(await call(toolbox, "add_note", text="t"), NotStarted)
+        await wait_until(lambda: toolbox.status()[0].reason.startswith("http://"), what="it was tried in vain")
+        async with fake_tools(port):
+            await wait_until(lambda: toolbox.status()[0].up)
