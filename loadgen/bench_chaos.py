@@ -47,6 +47,7 @@ async def run(seconds: float, seed: int, folder: pathlib.Path, tell: Callable[[s
     seen = Seen()
     rig = Rig(folder)
     async with rig:
+        await _connected(rig)
         seen.at_start = await _holdings(rig)
         urls = tuple(f"http://{HOST}:{port}" for port in rig.ports.dataplanes)
         load, spawner = Load(urls, seed, seen), Spawner(f"{HOST}:{rig.ports.runtime_grpc}", seed, seen)
@@ -104,6 +105,15 @@ async def _reading_memory(rig: Rig, seconds: float, seen: Seen) -> AsyncIterator
         await asyncio.gather(reading, return_exceptions=True)
 
 
+async def _connected(rig: Rig) -> None:
+    """Returns when the runtime has its tool server, whose connection is sockets and tasks. Raises RigError."""
+    deadline = time.monotonic() + QUIET_WITHIN_S
+    while not await _gauge(rig.ports.runtime, r'luftpause_runtime_tool_server_up\{server="fake"\}'):
+        if time.monotonic() > deadline:
+            raise RigError("the runtime did not connect to its tool server")
+        await asyncio.sleep(_READ_EVERY_S)
+
+
 async def _holdings(rig: Rig) -> dict[str, dict[str, int]]:
     """Sockets and tasks of each process."""
     holdings = {}
@@ -155,7 +165,7 @@ async def _left_over(rig: Rig) -> dict[str, int]:
 
 
 async def _gauge(port: int, name: str) -> int | None:
-    """A gauge without labels of the metrics at `port`."""
+    """The gauge whose name, with its labels, matches `name`, of the metrics at `port`."""
     text = (await get(f"http://{HOST}:{port}/metrics") or b"").decode()
     found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
     return None if found is None else int(float(found[1]))
