@@ -36,8 +36,8 @@ from runtime.toolbox import Toolbox
 STATE_KEY = "mcp-state-key"
 """Key of the store's value that seals what MCP clients hold of a question."""
 
-STOP_S = 4.7
-"""From the signal until everything has ended: 5 s, with some for the interpreter's own end."""
+STOP_S = 3.2
+"""From the signal until everything has ended; the interpreter's own end and a loaded machine have the rest of 5 s."""
 
 log = logging.getLogger("runtime")
 

@@ -33,7 +33,7 @@ from runtime.tries import Tries
 
 TOOL_PAUSE_S = 0.5
 """Pause before a call is made for the second time; it is three times as long before each further one."""
-STOP_GRACE_S = 2.0
+STOP_GRACE_S = 1.2
 """How long calls in progress have to end when the runtime stops, so that fewer outcomes are unknown."""
 
 log = logging.getLogger("runtime.executor")

@@ -39,7 +39,7 @@ _LOG = logging.getLogger("runtime.toolbox")
 
 _START_S = 10.0
 """How long `start` waits for servers to come up."""
-_CLOSE_S = 4.9
+_CLOSE_S = 3.2
 """How long connections and child processes have to end where nobody says otherwise."""
 _CLOSE_AT_ONCE_S = 0.2
 """The part of that which is kept for connections that did not end by themselves."""

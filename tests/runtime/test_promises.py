@@ -11,9 +11,9 @@ import pytest
 
 from runtime.journal import Journal
 from runtime.records import AnyRecord
-from runtime.recovery import INTERRUPTED
+from runtime.recovery import INTERRUPTED, take_over
 from runtime.run import DECLINED, LEFT_IN_PROGRESS, NOT_REPEATED, RunState, conversation
-from runtime.store import Append, StoreError
+from runtime.store import Append, ConflictError, StoreError
 from runtime.tool_specs import Done, NotStarted, Outcome, Unknown
 from tests.runtime.rig import Hold, Rig, results, rig
 from tests.waiting import wait_until
@@ -244,6 +244,20 @@ async def test_promise_06_what_fails_after_an_approved_call_neither_asks_nor_cal
         run = await r.settled(handle)
         assert run.state == "Completed"
         assert r.times("delete") == 1
+
+
+@pytest.mark.parametrize("asks", ["cancel", "approve"])
+async def test_promise_08_an_owner_that_lost_its_store_ends_and_approves_nothing_that_the_next_one_has_not_touched(
+    r: Rig, asks: str
+) -> None:
+    handle = await r.spawn("CALL delete {}")
+    await r.until(handle, "AwaitingApproval")
+    before = await r.store.read(handle)
+    await take_over(r.store)
+    with pytest.raises(ConflictError):
+        await (r.runtime.cancel(handle) if asks == "cancel" else r.runtime.approve(handle, allow=True))
+    assert await r.store.read(handle) == before
+    assert r.times("delete") == 0
 
 
 async def test_promise_09_cancel_reaches_every_descendant_and_no_turn_follows(r: Rig) -> None:

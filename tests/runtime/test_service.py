@@ -247,6 +247,17 @@ async def test_a_budget_of_seconds_ends_a_run_that_waits(r: Rig) -> None:
     assert end.at - r.journal(busy).run.started_at >= 0.4
 
 
+async def test_the_seconds_of_a_budget_count_from_the_start_of_the_run_over_a_restart(r: Rig) -> None:
+    handle = await r.spawn("CALL delete {}", budget_seconds=4.0)
+    await r.until(handle, "AwaitingApproval")
+    await wait_until(lambda: r.journal(handle).age_s > 3.5)
+    await r.restart()
+    await r.until(handle, "BudgetExceeded")
+    run = r.journal(handle).run
+    assert run.end is not None
+    assert 4.0 <= run.end.at - run.started_at < 7.0
+
+
 async def test_promise_07_a_time_that_was_over_during_a_downtime_ends_the_run_once(r: Rig) -> None:
     handle = await r.spawn("CALL delete {}", budget_seconds=0.3)
     await r.until(handle, "AwaitingApproval")

@@ -1,4 +1,4 @@
-"""The runtime ends in time, whatever its tool servers do: in 5 s, and a second more for the process itself."""
+"""The runtime ends in time, whatever its tool servers do."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ while True:
 """A tool server that works, ignores SIGTERM, and stays when its input ends."""
 
 
-IN_TIME_S = 6.2
-TRIES = 3
-"""A loaded machine may be late once."""
+IN_TIME_S = 5.0
+"""By design it takes 3.5 s; a loaded machine has the rest."""
 
 
 def stop_s(runtime: RuntimeProcess) -> float:
@@ -49,17 +48,12 @@ def test_it_ends_in_5_s_with_a_child_that_listens_to_nothing(tmp_path: pathlib.P
         (tmp_path / "tools.toml").write_text(
             f'[[server]]\nname = "stubborn"\ncommand = {json.dumps(command)}\nenv = {json.dumps([*settings])}\n'
         )
-        took_s = []
-        for _ in range(TRIES):
-            runtime.start()
-            with client(runtime) as runs:
-                if is_called:
-                    handle = runs.Spawn(pb.SpawnRequest(task='CALL add_note {"text": "a"}')).handle
-                    records = (told.WhichOneof("record") for told in runs.Watch(pb.RunsWatchRequest(handle=handle)))
-                    assert "call_started" in records
-                took_s.append(stop_s(runtime))
-            if took_s[-1] < IN_TIME_S:
-                break
-        assert min(took_s) < IN_TIME_S, took_s
+        runtime.start()
+        with client(runtime) as runs:
+            if is_called:
+                handle = runs.Spawn(pb.SpawnRequest(task='CALL add_note {"text": "a"}')).handle
+                records = (told.WhichOneof("record") for told in runs.Watch(pb.RunsWatchRequest(handle=handle)))
+                assert "call_started" in records
+            assert stop_s(runtime) < IN_TIME_S
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid_file.read_text()), 0)

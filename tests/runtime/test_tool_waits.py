@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
+from loadgen.ports import free_ports
 from protos import runtime_pb2 as pb
 from runtime import reports
 from runtime.run import Usage
+from runtime.tool_config import Server
 from runtime.tool_specs import EffectKind, NotStarted, Unknown
 from tests.runtime.kills import client
 from tests.runtime.rig import Rig, results, spec
 from tests.runtime.service_process import running_runtime
+from tests.runtime.tool_servers import fake_tools, opened
 from tests.waiting import wait_until_sync
 
 CALLS = 'CALL lookup {"query": "q0"}\nCALL lookup {"query": "q1"}\nCALL lookup {"query": "q2"}'
@@ -138,6 +141,21 @@ async def test_a_tool_that_its_server_turns_out_not_to_have_fails_the_run(r: Rig
     assert run.state == "Failed"
     assert run.end is not None
     assert run.end.text == "there is no tool 'lookop'; there are: lookup"
+
+
+async def test_a_run_that_waits_has_its_server_tried_at_once(r: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.toolbox._DELAY_S_MIN", 600.0)
+    monkeypatch.setattr("runtime.toolbox._DELAY_S_MAX", 600.0)
+    (port,) = free_ports(1)
+    async with opened(Server("web", url=f"http://127.0.0.1:{port}/mcp")) as toolbox:
+        r.toolbox = toolbox
+        await r.restart()
+        handle = await r.spawn('CALL lookup {"query": "q"}')
+        await r.until(handle, "Sleeping")
+        async with fake_tools(port):
+            run = await r.settled(handle)
+            assert (run.usage.tool_calls, run.usage.failed_tool_calls) == (1, 0)
+        await r.runtime.close()
 
 
 def test_runs_keep_their_tools_when_runtime_and_tool_server_die_together(tmp_path: pathlib.Path) -> None:
