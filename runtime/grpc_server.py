@@ -115,9 +115,10 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
                 raise InvalidArgumentError("limit", f"expected 1 to {LIST_MAX}, or 0 for {LIST_MAX}")
             states = wire.read_states(request.states)
             access = self._access(context)
-            if request.after:
-                self._runtime.tree.get("after", request.after)
-                access.check("after", [request.after])
+            for argument, handle in (("after", request.after), ("root", request.root)):
+                if handle:
+                    self._runtime.tree.get(argument, handle)
+                    access.check(argument, [handle])
             found = [
                 journal.run
                 for journal in self._runtime.tree.after(request.after)

@@ -48,6 +48,8 @@ def _fault(error: ErrorDetails, known: str) -> str:
             return f"{where}: there is no such argument; there are: {known}"
         case "missing":
             return f"{where}: it is needed"
+        case "tuple_type":
+            return f"{where}: expected a list"
         case _:
             return f"{where}: {error['msg'].replace('Input should be', 'expected')}"
 

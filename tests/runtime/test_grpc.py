@@ -133,6 +133,7 @@ async def test_runs_are_listed_by_tree_and_state_and_in_parts(served: Served) ->
         ("List", pb.ListRequest(states=[99]), grpc.StatusCode.INVALID_ARGUMENT, "states: "),  # type: ignore[list-item]
         ("List", pb.ListRequest(limit=1001), grpc.StatusCode.INVALID_ARGUMENT, "limit: expected 1 to 1000"),
         ("List", pb.ListRequest(after="no"), grpc.StatusCode.NOT_FOUND, "after: there is no run 'no'"),
+        ("List", pb.ListRequest(root="no"), grpc.StatusCode.NOT_FOUND, "root: there is no run 'no'"),
         ("Cancel", pb.CancelRequest(handle="no"), grpc.StatusCode.NOT_FOUND, "handle: there is no run 'no'"),
         ("Approve", pb.ApproveRequest(handle="no"), grpc.StatusCode.NOT_FOUND, "handle: there is no run 'no'"),
     ],

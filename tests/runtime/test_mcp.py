@@ -156,8 +156,9 @@ async def test_bad_arguments_are_errors_that_name_them(runtime: RuntimeProcess, 
         assert "handles: there is no run 'nobody'" in await error(client, "await", handles=["nobody"])
         assert "budgetTokens: expected a whole number from 1" in await error(client, "spawn", task="x", budgetTokens=-1)
         assert "tools: there is no tool 'x'; there are: lookup" in await error(client, "spawn", task="x", tools=["x"])
-        wrong = await error(client, "spawn", maxToolCalls="many", budgetToken=5)
+        wrong = await error(client, "spawn", maxToolCalls="many", tools="lookup", budgetToken=5)
         assert "maxToolCalls: expected a valid integer" in wrong
+        assert "tools: expected a list" in wrong
         assert "task: it is needed" in wrong
         assert "budgetToken: there is no such argument; there are: task, model, " in wrong
         assert "://" not in wrong
