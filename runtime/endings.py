@@ -16,6 +16,7 @@ from runtime import budgets
 from runtime.journal import Journal
 from runtime.llm import Model
 from runtime.records import Ended, JournalError, Limits, State
+from runtime.recovery import lost_calls
 from runtime.store import ReadOnlyError, Store, StoreError
 from runtime.tree import Tree
 
@@ -38,6 +39,8 @@ class Endings:
         self._model = model
         self._in_background = in_background
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._unwritten: list[Journal] = []
+        """Runs that were stopped to be ended, whose end the store did not take."""
 
     def close(self) -> None:
         """Ends nothing more by itself."""
@@ -63,12 +66,25 @@ class Endings:
             except JournalError:
                 continue  # it had ended by itself
             except StoreError:
-                for each in ending:
-                    each.is_ending = False
+                self._unwritten += (each for each in ending if each.run.end is None)
                 raise
             ended.append(journal)
             self.on_end(journal)
         return ended
+
+    async def take_back(self) -> None:
+        """Lets runs live on whose end found no room, once there is some: as after a restart, what was stopped in its
+        midst is not begun again unasked. Raises StoreError."""
+        while self._unwritten:
+            journal = self._unwritten[-1]
+            lost = tuple(lost_calls(journal.run, time.time()))
+            try:
+                if lost:
+                    await journal.append(*lost)
+            except JournalError:
+                continue  # an outcome was being written: look again
+            journal.is_ending = False
+            self._unwritten.pop()
 
     def on_end(self, journal: Journal) -> None:
         """The run has ended, by itself or not."""

@@ -348,6 +348,7 @@ class Runtime:
                 await self._store.revive({ROOM: bytes(ROOM_BYTES)}, self._fence)
                 await self._store.commit(puts={ROOM: b""}, expects=self._fence)
                 log.warning("event=store_writable")
+                await self._endings.take_back()
                 for journal in self.tree:
                     await self._go_on(journal)
 

@@ -121,19 +121,33 @@ async def test_a_budget_that_ran_out_while_the_disk_was_full_ends_its_run(
     assert results(await r.settled(handle)) == ["held"]
 
 
-async def test_a_run_whose_end_found_the_disk_full_goes_on_when_it_has_room_and_can_be_ended(
-    r: Rig, small: SmallStore
-) -> None:
-    hold = r.tools.behaves["lookup"] = Hold()
-    handle = await r.spawn("CALL lookup {}")
+async def refused_end(r: Rig, small: SmallStore, tool: str) -> str:
+    """A run whose cancellation in the midst of a call found the disk full; it has room again."""
+    hold = r.tools.behaves[tool] = Hold()
+    handle = await r.spawn(f"CALL {tool} {{}}")
     await hold.started.wait()
     small.is_full = True
     with pytest.raises(ReadOnlyError):
         await r.runtime.cancel(handle)
     small.is_full = False
+    return handle
+
+
+async def test_a_run_whose_end_found_the_disk_full_goes_on_when_it_has_room_and_can_be_ended(
+    r: Rig, small: SmallStore
+) -> None:
+    handle = await refused_end(r, small, "lookup")
     await wait_until(lambda: r.times("lookup") == 2)
     await r.runtime.cancel(handle)
     assert r.state(handle) == "Cancelled"
+
+
+async def test_a_call_that_was_stopped_for_an_end_that_found_the_disk_full_is_not_repeated_unasked(
+    r: Rig, small: SmallStore
+) -> None:
+    handle = await refused_end(r, small, "send")
+    await r.until(handle, "AwaitingApproval")
+    assert r.times("send") == 1
 
 
 async def test_what_is_kept_of_a_run_comes_before_all_else_of_it(r: Rig, small: SmallStore) -> None:
