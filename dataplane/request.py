@@ -98,10 +98,10 @@ class Request:
     """One request, filled in as it is parsed."""
 
     __slots__ = (
+        "_body",
         "_body_bytes",
         "_head_bytes",
         "_header_count",
-        "_parts",
         "chunks",
         "fed_bytes",
         "headers",
@@ -137,7 +137,7 @@ class Request:
         self._body_bytes = 0
         self._head_bytes = 0
         self._header_count = 0
-        self._parts: list[bytes] = []
+        self._body = bytearray()  # parts may be of a byte each
 
     def add_header(self, name: bytes, value: bytes) -> None:
         """Keeps a header where we read it, and makes it a line for the engine where it may see it."""
@@ -187,12 +187,12 @@ class Request:
         self._body_bytes += len(data)
         self.too_large = self.too_large or self._body_bytes > body_bytes_max
         if self.refusal is not None or self.too_large:
-            self._parts.clear()
+            self._body = bytearray()
         else:
-            self._parts.append(data)
+            self._body += data
 
     def take_body(self) -> bytes:
         """The whole body, which is then no longer kept here."""
-        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts.clear()
+        body = bytes(self._body)
+        self._body = bytearray()
         return body

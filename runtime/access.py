@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from common.grants import CLASSES, ForbiddenError, Grant
 from runtime.journal import Journal
-from runtime.orders import SpawnRequest, clean_caller
+from runtime.orders import SpawnRequest, check_count, clean_caller
 from runtime.refusals import NotAllowedError, UnknownRunError
 from runtime.tree import Tree
 
@@ -28,6 +28,7 @@ class Access:
 
     def check(self, argument: str, handles: Sequence[str]) -> None:
         """Raises UnknownRunError for the first of `handles`, which came in `argument`, that may not be seen."""
+        check_count(argument, handles)
         for handle in handles if self._grant.caller is not None else ():
             if not self.covers(self._tree.get(argument, handle)):
                 raise UnknownRunError(argument, handle)

@@ -46,8 +46,11 @@ def main() -> None:
         except (RecursionError, MemoryError):
             os._exit(1)  # no answer, as after too long a time
         signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.buffer.write(answer)
-        sys.stdout.buffer.flush()
+        try:
+            sys.stdout.buffer.write(answer)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            os._exit(1)  # the runtime was killed
 
 
 def _answer(question: dict[str, Any]) -> dict[str, Any]:

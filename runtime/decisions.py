@@ -12,7 +12,7 @@ import msgspec
 
 from runtime.chat import BrokenReplyError
 from runtime.llm import Model, TurnFailedError
-from runtime.orders import check_text
+from runtime.orders import check_count, check_text
 from runtime.refusals import InvalidArgumentError, NoAnswerError
 
 
@@ -44,6 +44,7 @@ async def decide(
     model: Model, question: Question, caller: str, run_class: str, traceparent: str | None = None
 ) -> Decision:
     """The answer to `question`. Raises InvalidArgumentError, or NoAnswerError where an engine gives none."""
+    check_count("labels", question.labels or ())
     texts = (("input", question.input), ("model", question.model or ""))
     for argument, text in (*texts, *(("labels", label) for label in question.labels or ())):
         check_text(argument, text)

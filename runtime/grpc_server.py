@@ -24,6 +24,7 @@ from protos import runtime_pb2_grpc
 from runtime import wire
 from runtime.access import Access
 from runtime.decisions import Question
+from runtime.orders import check_count
 from runtime.refusals import (
     ArgumentError,
     InvalidArgumentError,
@@ -147,6 +148,7 @@ class RunsService(runtime_pb2_grpc.RunsServicer):
         """Answers when an engine has; a client that leaves stops it."""
         async with _refusing(context):
             access = self._access(context)
+            check_count("labels", request.labels)
             question = Question(request.input, tuple(request.labels) or None, request.model or None)
             caller = access.caller_of(request.caller)
             told = await self._runtime.decide(question, caller, access.decision_class, usable(request.traceparent))

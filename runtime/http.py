@@ -41,6 +41,8 @@ STOP_GRACE_S = 1
 TWO_LENGTHS = "expected Content-Length or Transfer-Encoding, not both"
 NO_SESSION_LEFT = "too many MCP sessions of this token, all of them in use: end some (DELETE /mcp)"
 _SESSION = b"mcp-session-id"
+_SINGLE = (_SESSION, b"mcp-protocol-version")
+TWO_HEADERS = "expected one MCP-Session-Id and one MCP-Protocol-Version at most"
 _WITH_SESSIONS = ("", *HANDSHAKE_PROTOCOL_VERSIONS)
 """Versions of the protocol that have sessions; a client that names none is taken for one of these."""
 _OPEN_PATHS = ("/health", "/metrics")
@@ -174,6 +176,11 @@ def _guarded(app: App, guard: Guard, served: Served, runtime: Runtime) -> App:
             return
         if b"content-length" in headers and b"transfer-encoding" in headers:
             await _refusal(400, TWO_LENGTHS, {"Connection": "close"})(scope, receive, send)
+            return
+        # Who reads the first of two and who reads the last would see different requests.
+        names = [name for name, _ in scope["headers"]]
+        if any(names.count(single) > 1 for single in _SINGLE):
+            await _refusal(400, TWO_HEADERS)(scope, receive, send)
             return
         shown = [value for name, value in scope["headers"] if name == b"authorization"]
         # Two of them nobody means: who reads the first and who reads the last would see different callers.

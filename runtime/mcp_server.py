@@ -36,6 +36,7 @@ from runtime.access import Access
 from runtime.decisions import Question
 from runtime.journal import Journal
 from runtime.mcp_tools import spawn_request, tool, with_spawn_arguments
+from runtime.orders import COUNT_MAX
 from runtime.service import AWAIT_S, Runtime
 from runtime.tool_descriptions import (
     ALLOW,
@@ -87,7 +88,7 @@ class Surface:
     async def await_(
         self,
         ctx: Context,
-        handles: Annotated[list[str], Field(description=HANDLES)],
+        handles: Annotated[list[str], Field(description=HANDLES, max_length=COUNT_MAX)],
         mode: Annotated[Literal["all", "any"], Field(description=MODE)] = "all",
         timeout: Annotated[float, Field(description=TIMEOUT)] = AWAIT_S,
     ) -> Answer:
@@ -133,7 +134,7 @@ class Surface:
         self,
         ctx: Context,
         input: Annotated[str, Field(description=INPUT)],  # noqa: A002 - the argument's name
-        labels: Annotated[list[str] | None, Field(description=LABELS)] = None,
+        labels: Annotated[list[str] | None, Field(description=LABELS, max_length=COUNT_MAX)] = None,
         model: Annotated[str | None, Field(description=DECIDING_MODEL)] = None,
     ) -> CallToolResult:
         """Answers one small question."""

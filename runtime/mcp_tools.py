@@ -10,7 +10,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
@@ -19,10 +19,13 @@ from mcp_types import ToolAnnotations
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from runtime.orders import SpawnRequest
+from runtime.orders import COUNT_MAX, SpawnRequest
 from runtime.refusals import RefusedError
 from runtime.store import StoreError
 from runtime.tool_descriptions import ARGUMENTS, DESCRIPTIONS
+
+FAULTS_TOLD_MAX = 5
+"""Of the arguments of a call."""
 
 
 class _Tool(Tool):
@@ -36,7 +39,8 @@ class _Tool(Tool):
             if not isinstance(error.__cause__, ValidationError):
                 raise
             known = ", ".join(self.parameters["properties"]) or "none"
-            faults = (_fault(each, known) for each in error.__cause__.errors())
+            errors = error.__cause__.errors(include_url=False, include_context=False, include_input=False)
+            faults = (_fault(each, known) for each in errors[:FAULTS_TOLD_MAX])
             raise ToolError(f"Error executing tool {self.name}: {'; '.join(faults)}") from None
 
 
@@ -48,6 +52,8 @@ def _fault(error: ErrorDetails, known: str) -> str:
             return f"{where}: there is no such argument; there are: {known}"
         case "missing":
             return f"{where}: it is needed"
+        case "too_long":
+            return f"{where}: expected at most {COUNT_MAX}"
         case "tuple_type":
             return f"{where}: expected a list"
         case _:
@@ -92,7 +98,11 @@ def with_spawn_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
         name = _camel(field.name)
         default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
         # What `Annotated[hint, Field(...)]` is, which mypy would read as a type. Since Python 3.13 it is no class.
-        described = operator.getitem(cast("Any", Annotated), (hints[field.name], Field(description=ARGUMENTS[name])))
+        hint = hints[field.name]
+        is_list = any(get_origin(each) is tuple for each in (hint, *get_args(hint)))
+        limits: dict[str, Any] = {"max_length": COUNT_MAX, "fail_fast": True} if is_list else {}
+        told = Field(description=ARGUMENTS[name], **limits)
+        described = operator.getitem(cast("Any", Annotated), (hint, told))
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=described)
         )

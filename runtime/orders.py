@@ -6,7 +6,7 @@ The names in the errors are those of the MCP tools; `wire.field_of` knows those 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 
 from common.ids import Caller, cut_caller
@@ -14,6 +14,8 @@ from runtime.records import Limits, Order, RunClass
 from runtime.refusals import InvalidArgumentError
 from runtime.run import RunState
 
+COUNT_MAX = 1000
+"""Most names, handles or labels in one request."""
 TEXT_CHARS_MAX = 1_000_000
 """Longest task or system text."""
 NAME_CHARS_MAX = 512
@@ -57,6 +59,7 @@ def check(request: SpawnRequest, model: str, parent: RunState | None, missing: C
         raise InvalidArgumentError("model", f"expected the name of a model, 1 to {NAME_CHARS_MAX} characters")
     check_text("model", model)
     for argument, names in (("tools", request.tools or ()), ("approveTools", request.approve_tools)):
+        check_count(argument, names)
         for name in names:
             problem = missing(name)
             if problem is not None:
@@ -100,6 +103,12 @@ def _run_class(asked: str | None, parent: RunState | None) -> RunClass:
     if asked not in (None, inherited):
         raise InvalidArgumentError("serviceClass", f"a child has the class of its parent, '{inherited}'; leave it out")
     return inherited
+
+
+def check_count(argument: str, given: Sized) -> None:
+    """Raises InvalidArgumentError where there are too many to look at each."""
+    if len(given) > COUNT_MAX:
+        raise InvalidArgumentError(argument, f"expected at most {COUNT_MAX}, not {len(given)}")
 
 
 def check_text(argument: str, text: str) -> None:

@@ -22,7 +22,7 @@ from runtime.journal import Fence, Journal
 from runtime.llm import Model
 from runtime.metrics import MeasuredStore
 from runtime.observer import Observer
-from runtime.orders import SpawnRequest
+from runtime.orders import COUNT_MAX, SpawnRequest
 from runtime.records import Answered, AnyRecord, Ended, JournalError, Started, State, decode
 from runtime.refusals import InvalidArgumentError, WrongStateError
 from runtime.run import RunState
@@ -32,7 +32,6 @@ from runtime.tree import Tree
 
 AWAIT_S = 60.0
 AWAIT_S_MAX = 600.0
-HANDLES_MAX = 1000
 KEEP_S = 30 * 86_400.0
 TOOLS_WAIT_S = 60.0
 FORGET_EVERY_S = 3600.0
@@ -158,8 +157,8 @@ class Runtime:
         Only observes; ends also when the runtime is closed. Returns the runs in the order of the handles. Raises
         RefusedError.
         """
-        if not 1 <= len(handles) <= HANDLES_MAX:
-            raise InvalidArgumentError("handles", f"expected 1 to {HANDLES_MAX} handles")
+        if not 1 <= len(handles) <= COUNT_MAX:
+            raise InvalidArgumentError("handles", f"expected 1 to {COUNT_MAX} handles")
         if mode not in ("all", "any"):
             raise InvalidArgumentError("mode", "expected 'all' or 'any'")
         if not 0 <= timeout_s <= AWAIT_S_MAX:

@@ -10,7 +10,7 @@ from typing import assert_never
 from protos import runtime_pb2 as pb
 from protos import turn_pb2
 from runtime import approvals
-from runtime.orders import SpawnRequest
+from runtime.orders import SpawnRequest, check_count
 from runtime.records import (
     Answered,
     AnyRecord,
@@ -92,6 +92,7 @@ def read_mode(number: int) -> str:
 
 def read_states(numbers: Sequence[int]) -> frozenset[State]:
     """The states named; empty if none are. Raises InvalidArgumentError."""
+    check_count("states", numbers)
     named = {number: state for state, number in STATES.items()}
     unknown = [number for number in numbers if number not in named]
     if unknown:

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
@@ -14,6 +16,7 @@ import pytest
 from aiohttp import web
 
 from runtime.arguments import Bad, Good
+from runtime.check_process import framed
 from runtime.checks import Checks
 from runtime.tool_config import Server
 from runtime.tool_specs import Done, EffectKind, ToolSpec
@@ -148,3 +151,15 @@ async def test_what_a_tool_returns_is_not_judged_by_its_own_schema(stateless: bo
         server.tools[0]["outputSchema"] |= SLOW_PATTERN
         async with opened(Server("a", url=url)) as toolbox:
             assert await unheld(call(toolbox, "act")) == Done("done", is_error=False)
+
+
+def test_a_check_whose_runtime_was_killed_ends_without_a_word() -> None:
+    command = [sys.executable, "-m", "runtime.check_process"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.write(framed({"tool": "t", "schema": {}, "raw": "{}"}))
+        process.stdin.close()
+        assert process.stderr.read() == b""

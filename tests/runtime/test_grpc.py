@@ -131,6 +131,19 @@ async def test_runs_are_listed_by_tree_and_state_and_in_parts(served: Served) ->
             "budget.seconds: expected a number more than 0, at most ",
         ),
         ("List", pb.ListRequest(states=[99]), grpc.StatusCode.INVALID_ARGUMENT, "states: "),  # type: ignore[list-item]
+        (
+            "List",
+            pb.ListRequest(states=[pb.RUN_STATE_RUNNING] * 1001),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "states: expected at most 1000",
+        ),
+        ("Decide", pb.DecideRequest(labels=["x"] * 1001), grpc.StatusCode.INVALID_ARGUMENT, "labels: expected at most"),
+        (
+            "Spawn",
+            pb.SpawnRequest(task="x", approve_tools=["x"] * 1001),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "approve_tools: expected at most 1000",
+        ),
         ("List", pb.ListRequest(limit=1001), grpc.StatusCode.INVALID_ARGUMENT, "limit: expected 1 to 1000"),
         ("List", pb.ListRequest(after="no"), grpc.StatusCode.NOT_FOUND, "after: there is no run 'no'"),
         ("List", pb.ListRequest(root="no"), grpc.StatusCode.NOT_FOUND, "root: there is no run 'no'"),

@@ -66,6 +66,17 @@ async def test_a_body_that_is_no_http_is_refused_and_no_fault_of_ours(runtime: R
         writer.close()
 
 
+@pytest.mark.parametrize("lines", [b"mcp-protocol-version: 2025-06-18\r\n", b"mcp-session-id: x\r\n"])
+async def test_a_header_of_mcp_that_is_there_twice_is_refused(runtime: RuntimeProcess, lines: bytes) -> None:
+    """Else the limit on sessions could read one of them and MCP the other."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", runtime.port)
+    head = POST + b"authorization: Bearer secret\r\ncontent-length: 0\r\nconnection: close\r\n"
+    writer.write(head + lines * 2 + b"\r\n")
+    async with asyncio.timeout(10):
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+    writer.close()
+
+
 async def test_two_lengths_of_a_body_are_refused(runtime: RuntimeProcess) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", runtime.port)
     writer.write(

@@ -156,6 +156,13 @@ async def test_bad_arguments_are_errors_that_name_them(runtime: RuntimeProcess, 
         assert "handles: there is no run 'nobody'" in await error(client, "await", handles=["nobody"])
         assert "budgetTokens: expected a whole number from 1" in await error(client, "spawn", task="x", budgetTokens=-1)
         assert "tools: there is no tool 'x'; there are: lookup" in await error(client, "spawn", task="x", tools=["x"])
+        assert (await error(client, "spawn", task="x", tools=[1] * 100_000)).count("expected a valid string") == 1
+        for arguments in ({"tools": ["x"] * 1001}, {"approveTools": ["x"] * 1001}):
+            (name,) = arguments
+            assert f"{name}: expected at most 1000" in await error(client, "spawn", task="x", **arguments)
+        assert "handles: expected at most 1000" in await error(client, "await", handles=["x"] * 1001)
+        unknown = await error(client, "spawn", task="x", **{f"no{number}": 1 for number in range(1000)})
+        assert unknown.count("there is no such argument") == 5
         wrong = await error(client, "spawn", maxToolCalls="many", tools="lookup", budgetToken=5)
         assert "maxToolCalls: expected a valid integer" in wrong
         assert "tools: expected a list" in wrong
