@@ -12,8 +12,9 @@ settings.register_profile("house", settings(), deadline=None, suppress_health_ch
 settings.load_profile("house")
 
 
-# What a shell starts in the background ignores Ctrl-C, and so would every process that a test starts.
+# What a shell starts in the background ignores Ctrl-C, and under nohup a hang-up: so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
