@@ -12,8 +12,9 @@ from dataplane.errors import ApiError, invalid
 T = TypeVar("T")
 
 
-def read(body: bytes, decoder: msgspec.json.Decoder[T]) -> T | ApiError:
-    """What `decoder` makes of `body`, or a 400 that names the field and what was expected."""
+def read(body: bytes, decoder: msgspec.json.Decoder[T], at: str = "") -> T | ApiError:
+    """What `decoder` makes of `body`, which is the value of the field `at`, or a 400 that names the field and what was
+    expected."""
     if not body:
         return invalid("body", "expected JSON, it is empty")
     try:
@@ -21,7 +22,7 @@ def read(body: bytes, decoder: msgspec.json.Decoder[T]) -> T | ApiError:
             body.decode()  # the decoder skips strings that it does not want without a look
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        return _explain(str(error))
+        return _explain(str(error), at)
     except UnicodeDecodeError as error:
         return invalid("body", f"expected JSON in UTF-8: {error.reason} at byte {error.start}")
     except msgspec.DecodeError as error:
@@ -39,10 +40,10 @@ _HALF_AT_THE_END = re.compile(rb'(?<!\\)\\u[dD][89abAB][0-9a-fA-F]{2}[^"\\]*"')
 _END_BYTES = 13
 
 
-def _explain(problem: str) -> ApiError:
+def _explain(problem: str, at: str) -> ApiError:
     """msgspec's sentence, turned so that the field comes first."""
     what, _, path = problem.partition(" - at `")
-    field = path.rstrip("`").removeprefix("$").removeprefix(".")
+    field = (at + path.rstrip("`").removeprefix("$")).removeprefix(".")
     missing = re.fullmatch(r"Object missing required field `(.*)`", what)
     if missing:
         return invalid(f"{field}.{missing[1]}" if field else missing[1], "expected a value, it is missing")

@@ -27,7 +27,9 @@ class DataplaneConfig(ServiceConfig):
         default=10_000, ge=1, description="Most turns of one caller that wait for admission in one process (429 above)"
     )
     held_bytes_max: int = Field(
-        default=2**30, ge=1, description="Bytes of the requests of one caller that wait in one process (429 from there)"
+        default=2**30,
+        ge=1,
+        description="Bytes of the requests of one caller that wait or are being sent, in one process (429 from there)",
     )
     headers_max: int = Field(default=200, ge=1, description="Most headers of a request (431 above)")
     unread_s: float = Field(

@@ -23,6 +23,7 @@ LABELS_MIN = 2
 LABELS_MAX = 20
 """As many as engines report alternatives for a token."""
 LABEL_CHARS_MAX = 256
+_LABELS = f"{LABELS_MIN} to {LABELS_MAX} labels"
 INPUT_CHARS_MAX = 1_000_000
 """More than any model reads."""
 MARKS = "ABCDEFGHIJKLMNOPQRST"
@@ -35,12 +36,20 @@ _MARK = re.compile(r"[\W\u0120]*([A-T])\W*")
 the raw vocabularies that some engines show."""
 
 
-class DecideRequest(msgspec.Struct, forbid_unknown_fields=True):
+class DecideRequest(msgspec.Struct):
     """What is to be decided."""
 
     input: str
-    labels: list[str] | None = None
-    model: Annotated[str, msgspec.Meta(min_length=1, max_length=MODEL_CHARS_MAX)] | None = None
+    labels: list[str] | None
+    model: str | None
+
+
+class _Raw(msgspec.Struct, forbid_unknown_fields=True):
+    """Its fields as they are written: millions of labels would cost time before they could be counted."""
+
+    input: msgspec.Raw
+    labels: msgspec.Raw = msgspec.Raw(b"null")
+    model: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Decision(msgspec.Struct, omit_defaults=True):
@@ -56,27 +65,43 @@ class Decision(msgspec.Struct, omit_defaults=True):
     """The classifier's probabilities in the order of its classes, whose names it does not tell."""
 
 
-_REQUEST = msgspec.json.Decoder(DecideRequest)
+_RAW = msgspec.json.Decoder(_Raw)
+_TEXT = msgspec.json.Decoder(str)
+_LABEL_LIST = msgspec.json.Decoder(list[str] | None)
+_MODEL = msgspec.json.Decoder(Annotated[str, msgspec.Meta(min_length=1, max_length=MODEL_CHARS_MAX)] | None)
+
+
+_LABELS_BYTES_MAX = 64 * LABELS_MAX * LABEL_CHARS_MAX
+"""Of the labels as they are written: more than 12 bytes for a character, which is an escaped one, and blanks."""
 
 
 def parse(body: bytes) -> DecideRequest | ApiError:
     """The request in `body`, or an error that names the field and what was expected."""
-    request = bodies.read(body, _REQUEST)
-    if isinstance(request, ApiError):
-        return request
-    if not request.input.strip():
+    raw = bodies.read(body, _RAW)
+    if isinstance(raw, ApiError):
+        return raw
+    text = bodies.read(bytes(raw.input), _TEXT, "input")
+    if isinstance(text, ApiError):
+        return text
+    if not text.strip():
         return invalid("input", "expected a text that is not empty")
-    if len(request.input) > INPUT_CHARS_MAX:
+    if len(text) > INPUT_CHARS_MAX:
         return ApiError(413, f"input: expected at most {INPUT_CHARS_MAX} characters", "input_too_large")
-    if request.labels is not None:
-        return _check_labels(request.labels) or request
-    return request
+    written = bytes(raw.labels)
+    if len(written) > _LABELS_BYTES_MAX:
+        return invalid("labels", f"expected {_LABELS}; they take {len(written)} bytes")
+    labels = bodies.read(written, _LABEL_LIST, "labels")
+    if isinstance(labels, ApiError):
+        return labels
+    model = bodies.read(bytes(raw.model), _MODEL, "model")
+    if isinstance(model, ApiError):
+        return model
+    return (_check_labels(labels) if labels is not None else None) or DecideRequest(text, labels, model)
 
 
 def _check_labels(labels: Sequence[str]) -> ApiError | None:
     if not LABELS_MIN <= len(labels) <= LABELS_MAX:
-        expected = f"expected {LABELS_MIN} to {LABELS_MAX} labels, or none to ask a classifier"
-        return invalid("labels", f"{expected}; there are {len(labels)}")
+        return invalid("labels", f"expected {_LABELS}, or none to ask a classifier; there are {len(labels)}")
     for number, label in enumerate(labels):
         if not label.strip() or len(label) > LABEL_CHARS_MAX or not label.isprintable():
             return invalid(f"labels[{number}]", f"expected a line of 1 to {LABEL_CHARS_MAX} printable characters")

@@ -13,7 +13,7 @@ class HeldMax(NamedTuple):
 
     turns: int
     bytes: int
-    """Of their bodies: where it is reached, no other one may wait."""
+    """Of their bodies, those included that are still being sent: where it is reached, no other one may be kept."""
 
 
 class HeldTurns:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dataplane import errors, identity
+from dataplane.coming import ComingBytes
 
 _READ = frozenset(
     (
@@ -18,6 +19,7 @@ _READ = frozenset(
         b"content-encoding",
         b"content-length",
         b"expect",
+        b"host",
         b"traceparent",
         b"transfer-encoding",
         *identity.OURS,
@@ -100,8 +102,10 @@ class Request:
     __slots__ = (
         "_body",
         "_body_bytes",
+        "_coming",
         "_head_bytes",
         "_header_count",
+        "caller",
         "chunks",
         "fed_bytes",
         "headers",
@@ -123,6 +127,9 @@ class Request:
         self.lines: list[bytes] = [b""]
         """Headers for the engine, each with its line end; the first and the last entry are left to whoever sends
         them."""
+        self.caller: str | None = None
+        """Whose body it is; None: nobody reads it, and it is dropped as it comes."""
+        self._coming: ComingBytes | None = None
         self.refusal: errors.ApiError | None = None
         """Why it will not be served; its body is then dropped as it comes."""
         self.keep_alive = False
@@ -169,6 +176,9 @@ class Request:
         if coding is not None and not (self.chunks and coding.lower() == b"chunked"):
             self.refusal = errors.malformed("Transfer-Encoding: expected 'chunked', in HTTP/1.1")
             self.keep_alive = False
+        host = self.headers.get(b"host")
+        if (host is None and self.chunks) or b"," in (host or b""):  # RFC 9112, 3.2
+            self.refusal = errors.malformed("Host: expected once")
         if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             self.refusal = errors.encoded_body()
         if self._header_count > limits.headers_max:
@@ -183,13 +193,31 @@ class Request:
         return self.headers.get(b"expect", b"").lower() == b"100-continue"
 
     def add_body(self, data: bytes, body_bytes_max: int) -> None:
-        """Keeps a piece of the body, unless it is refused or too large."""
+        """Keeps a piece of the body, unless nobody reads it, or it is refused or too large."""
         self._body_bytes += len(data)
         self.too_large = self.too_large or self._body_bytes > body_bytes_max
-        if self.refusal is not None or self.too_large:
+        before = len(self._body)
+        if self.caller is None or self.refusal is not None or self.too_large:
             self._body = bytearray()
         else:
             self._body += data
+        if self._coming is not None and self.caller is not None:
+            self._coming.change(self.caller, len(self._body) - before)
+
+    def keep_for(self, caller: str, coming: ComingBytes) -> None:
+        """Keeps the body from here on; while it comes, it counts to what `coming` tells of the caller."""
+        self.caller, self._coming = caller, coming
+
+    def end_body(self) -> None:
+        """Nothing more comes: the body is whole, or its client has left."""
+        if self._coming is not None and self.caller is not None:
+            self._coming.change(self.caller, -len(self._body))
+            self._coming = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept of the body."""
+        return len(self._body)
 
     def take_body(self) -> bytes:
         """The whole body, which is then no longer kept here."""

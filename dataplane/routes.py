@@ -15,6 +15,7 @@ from common.auth import UNAUTHENTICATED, Guard
 from common.grants import Grant
 from common.ids import ID_SHAPE, is_id
 from dataplane import errors, forecast
+from dataplane.coming import ComingBytes
 from dataplane.decide import Decisions
 from dataplane.exposition import CONTENT_TYPE, expose
 from dataplane.held import HeldMax
@@ -46,6 +47,7 @@ class Routes:
         snapshot: Callable[[], Awaitable[Snapshot]],
     ) -> None:
         self._held_max = held_max
+        self.coming = ComingBytes()
         self._scheduler = scheduler
         self._decisions = decisions
         self._guard = guard
@@ -69,9 +71,12 @@ class Routes:
         waiting = self._scheduler.held_of(caller) + self._decisions.waiting_of(caller)
         if waiting >= self._held_max.turns:
             return errors.too_many_held(self._held_max.turns)
-        if self._scheduler.held_bytes_of(caller) >= self._held_max.bytes:
-            return errors.too_much_held(self._held_max.bytes)
-        return None
+        return self.too_much_of(caller)
+
+    def too_much_of(self, caller: str, but_bytes: int = 0) -> errors.ApiError | None:
+        """The refusal of one more body of a caller of whose bodies too much is kept, `but_bytes` of them aside."""
+        kept = self._scheduler.held_bytes_of(caller) + self.coming.of(caller) - but_bytes
+        return errors.too_much_held(self._held_max.bytes) if kept >= self._held_max.bytes else None
 
     async def _decide(self, request: Request, identity: Identity) -> Answer:
         refusal = self.crowded_out(identity.caller)
@@ -85,6 +90,7 @@ class Routes:
             identity = identify(request.headers, grant)
             if isinstance(identity, errors.ApiError):
                 return identity
+            request.keep_for(identity.caller, self.coming)
             return self.crowded_out(identity.caller) or (
                 Chat(identity) if path == _CHAT else partial(self._decide, request, identity)
             )

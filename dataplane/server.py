@@ -118,6 +118,8 @@ class ClientConnection(asyncio.Protocol):
         """The client is gone, and what was done for it is called off."""
         self._closing = True
         self._server.connections.discard(self)
+        if self._current is not None:
+            self._current.end_body()
         self._parser = self._current = self._served = None
         self._waiting.clear()
         work, self._work = self._work, None
@@ -199,14 +201,18 @@ class ClientConnection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
-        assert self._current is not None
+        request = self._current
+        assert request is not None
         self._body_came = True
-        self._current.add_body(data, self._server.config.body_bytes_max)
+        request.add_body(data, self._server.config.body_bytes_max)
+        if request.caller is not None and request.refusal is None:
+            request.refusal = self._server.routes.too_much_of(request.caller, request.kept_bytes)
 
     def on_message_complete(self) -> None:
         """The request is whole."""
         request, self._current = self._current, None
         assert request is not None
+        request.end_body()
         self._owes_continue = False
         self._deadline = math.inf
         if request.too_large and request.refusal is None:

@@ -1,19 +1,23 @@
 """`python -m runtime`: reads the configuration, takes the state folder, serves until SIGTERM or SIGINT, ends in 5 s.
 
 Unfinished runs stay in their journals and go on after the next start. Exit codes: 0 ended by a signal, 1 a wrong
-setting, a taken port or state folder, a journal that cannot be read (one line each).
+setting, a taken port or state folder, a journal that cannot be read (one line each), or an end that was cut short (its
+stacks follow).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import logging
 import secrets
 import signal
 import socket
 import sys
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 from common.auth import Guard
 from common.logs import set_up_logging
@@ -38,6 +42,8 @@ STATE_KEY = "mcp-state-key"
 
 STOP_S = 3.2
 """From the signal until everything has ended; the interpreter's own end and a loaded machine have the rest of 5 s."""
+CUT_S = 4.7
+"""From the signal until the process ends wherever it is. Everything that matters is durable long before."""
 
 log = logging.getLogger("runtime")
 
@@ -85,6 +91,19 @@ class _Stop:
         if not self.begun.is_set():
             self._begun_s = time.monotonic()
             self.begun.set()
+            # By a thread that needs neither the event loop nor the interpreter, whose ends it watches as well.
+            faulthandler.dump_traceback_later(CUT_S, exit=True)
+
+    async def may_follow(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Does `work`, and gives it up when the process is told to end; whether it may go on."""
+        working, stopping = asyncio.create_task(work), asyncio.create_task(self.begun.wait())
+        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.wait([working, stopping])
+        if not working.cancelled():
+            working.result()
+        return not self.begun.is_set()
 
     @property
     def left_s(self) -> float:
@@ -103,7 +122,8 @@ async def _serve(config: RuntimeConfig, guard: Guard, tls: Tls, servers: tuple[T
         opened.push_async_callback(store.close)
         toolbox = Toolbox(servers)
         opened.push_async_callback(lambda: toolbox.close(stop.left_s))
-        await toolbox.start()
+        if not await stop.may_follow(toolbox.start()):
+            return
         model = await opened.enter_async_context(Model(config.dataplane, config.token_text, tls))
         tracer = open_tracer(config, "runtime")
         if tracer is not None:

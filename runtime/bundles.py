@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from runtime import incoming
+from runtime.orders import DEPTH_MAX
 from runtime.records import (
     Answered,
     AnyRecord,
@@ -127,12 +128,14 @@ def _id(runs: Iterable[Iterable[msgspec.Raw]]) -> str:
 
 def _check_tree(runs: Sequence[RunState]) -> None:
     """A bundle is one whole tree: a run without parent, then runs whose parents came before."""
-    known: set[str] = set()
+    depths: dict[str, int] = {}
     for run in runs:
-        is_first = not known
-        belongs = (run.parent is None if is_first else run.parent in known) and run.root == runs[0].run_id
-        if not belongs or run.run_id in known or run.state is State.MOVED:
+        is_first = not depths
+        belongs = (run.parent is None if is_first else run.parent in depths) and run.root == runs[0].run_id
+        if not belongs or run.run_id in depths or run.state is State.MOVED:
             raise InvalidArgumentError("bundle", f"run {run.run_id[:128]!r} does not belong where it stands")
-        known.add(run.run_id)
-    if not known:
+        depths[run.run_id] = 1 if run.parent is None else depths[run.parent] + 1
+        if depths[run.run_id] > DEPTH_MAX:
+            raise InvalidArgumentError("bundle", f"run {run.run_id} is more than {DEPTH_MAX} runs deep")
+    if not depths:
         raise InvalidArgumentError("bundle", "expected at least one run")

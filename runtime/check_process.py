@@ -25,6 +25,8 @@ CPU_S = 2.0
 """Longest time that one check may compute; over it, the process ends."""
 MEMORY_BYTES_MAX = 1 << 30
 """Most memory of the process, where the system limits it: errors quote what they are about."""
+TOO_MUCH = 3
+"""Exit code after a check that takes more memory than that, or more depth than the interpreter has."""
 LENGTH = struct.Struct(">I")
 
 
@@ -44,7 +46,7 @@ def main() -> None:
         try:
             answer = framed(_answer(json.loads(question)))
         except (RecursionError, MemoryError):
-            os._exit(1)  # no answer, as after too long a time
+            os._exit(TOO_MUCH)  # no answer, as after too long a time
         signal.setitimer(signal.ITIMER_PROF, 0)
         try:
             sys.stdout.buffer.write(answer)

@@ -10,17 +10,20 @@ import asyncio
 import contextlib
 import json
 import pathlib
+import signal
 import struct
 import sys
 from asyncio.subprocess import PIPE, Process
 
 from runtime.arguments import Bad, Good
-from runtime.check_process import CPU_S, LENGTH, framed
+from runtime.check_process import CPU_S, LENGTH, MEMORY_BYTES_MAX, TOO_MUCH, framed
 from runtime.tool_specs import ToolSpec
 
 ANSWER_S_MAX = 30.0
 """Longest wait for an answer, by the clock: where the machine is so busy that the process gets no time."""
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
+_BY_LIMIT = (-signal.SIGPROF, TOO_MUCH)
+"""Exit codes of a process that a check has brought to one of its limits."""
 _SHARED = ""
 """Names the process of the servers that were never slow."""
 
@@ -66,24 +69,38 @@ class _Checker:
 
     def __init__(self) -> None:
         self._process: Process | None = None
+        self._ended_by: int | None = None
+        """Exit code of the process that ended last."""
+        self._is_closed = False
         self._turn = asyncio.Lock()
 
     async def ask(self, question: bytes) -> bytes | None:
         """The answer; None: there is none in time."""
         async with self._turn:
-            answer = None
             try:
                 async with asyncio.timeout(ANSWER_S_MAX):
-                    answer = await self._exchange(question)
-            except (OSError, EOFError):
-                pass
+                    answer = await self._try(question)
+                    if answer is None and self._ended_by not in _BY_LIMIT and not self._is_closed:
+                        # Something else has ended the process, which says nothing about the question.
+                        answer = await self._try(question)
+                    return answer
+            except TimeoutError:
+                return None
+
+    async def _try(self, question: bytes) -> bytes | None:
+        """The answer; None: the process has ended."""
+        answer = None
+        with contextlib.suppress(OSError, EOFError):
+            try:
+                answer = await self._exchange(question)
             finally:
                 if answer is None:  # also where nobody waits any more: its answer would be taken for the next one's
                     await self._end()
-            return answer
+        return answer
 
     async def close(self) -> None:
         """Ends the process; a question that is open gets no answer."""
+        self._is_closed = True
         self._kill()
         async with self._turn:
             await self._end()
@@ -117,10 +134,11 @@ class _Checker:
         process, self._process = self._process, None
         if process is not None:
             await process.communicate()
+            self._ended_by = process.returncode
 
 
 def _unchecked(tool: ToolSpec) -> Bad:
     return Bad(
-        f"Error: the arguments of {tool.name} could not be checked against its schema within {CPU_S:g} s, and the call "
-        "was not made. Shorter or simpler arguments may do."
+        f"Error: the arguments of {tool.name} could not be checked against its schema within {CPU_S:g} s and "
+        f"{MEMORY_BYTES_MAX >> 20} MiB, and the call was not made. Shorter or simpler arguments may do."
     )

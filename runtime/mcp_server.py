@@ -35,7 +35,7 @@ from runtime import approvals, forms, reports, tasks
 from runtime.access import Access
 from runtime.decisions import Question
 from runtime.journal import Journal
-from runtime.mcp_tools import spawn_request, tool, with_spawn_arguments
+from runtime.mcp_tools import A_NUMBER, spawn_request, tool, with_spawn_arguments
 from runtime.orders import COUNT_MAX
 from runtime.service import AWAIT_S, Runtime
 from runtime.tool_descriptions import (
@@ -90,7 +90,7 @@ class Surface:
         ctx: Context,
         handles: Annotated[list[str], Field(description=HANDLES, max_length=COUNT_MAX)],
         mode: Annotated[Literal["all", "any"], Field(description=MODE)] = "all",
-        timeout: Annotated[float, Field(description=TIMEOUT)] = AWAIT_S,
+        timeout: Annotated[float, Field(description=TIMEOUT), A_NUMBER] = AWAIT_S,
     ) -> Answer:
         """Waits for runs."""
         return await self._observe(ctx, handles, mode, timeout, is_run=False)

@@ -16,7 +16,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp_types import ToolAnnotations
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from runtime.orders import COUNT_MAX, SpawnRequest
@@ -26,6 +26,16 @@ from runtime.tool_descriptions import ARGUMENTS, DESCRIPTIONS
 
 FAULTS_TOLD_MAX = 5
 """Of the arguments of a call."""
+
+
+def _no_truth(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("expected a number")
+    return value
+
+
+A_NUMBER = BeforeValidator(_no_truth)
+"""Of arguments that are numbers: true is not 1. A number that a model writes as a string is taken."""
 
 
 class _Tool(Tool):
@@ -57,7 +67,7 @@ def _fault(error: ErrorDetails, known: str) -> str:
         case "tuple_type":
             return f"{where}: expected a list"
         case _:
-            return f"{where}: {error['msg'].replace('Input should be', 'expected')}"
+            return f"{where}: {error['msg'].replace('Input should be', 'expected').removeprefix('Value error, ')}"
 
 
 def tool(name: str, method: Callable[..., Any], hints: ToolAnnotations) -> Tool:
@@ -99,10 +109,12 @@ def with_spawn_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
         default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
         # What `Annotated[hint, Field(...)]` is, which mypy would read as a type. Since Python 3.13 it is no class.
         hint = hints[field.name]
-        is_list = any(get_origin(each) is tuple for each in (hint, *get_args(hint)))
+        kinds = (hint, *get_args(hint))
+        is_list = any(get_origin(each) is tuple for each in kinds)
         limits: dict[str, Any] = {"max_length": COUNT_MAX, "fail_fast": True} if is_list else {}
         told = Field(description=ARGUMENTS[name], **limits)
-        described = operator.getitem(cast("Any", Annotated), (hint, told))
+        numbers = (A_NUMBER,) if int in kinds or float in kinds else ()
+        described = operator.getitem(cast("Any", Annotated), (hint, told, *numbers))
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=described)
         )

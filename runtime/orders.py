@@ -21,6 +21,8 @@ TEXT_CHARS_MAX = 1_000_000
 NAME_CHARS_MAX = 512
 NUMBER_MAX = 2**53
 """Above it, JSON numbers are no longer whole numbers for every client."""
+DEPTH_MAX = 32
+"""Most runs from the top of a tree down to one of its ends: what a run may still spend is asked of all above it."""
 TOOL_CALLS_MAX = 10_000
 """Most tool calls of one run: a journal has to be read as a whole."""
 

@@ -22,7 +22,7 @@ from runtime.journal import Fence, Journal
 from runtime.llm import Model
 from runtime.metrics import MeasuredStore
 from runtime.observer import Observer
-from runtime.orders import COUNT_MAX, SpawnRequest
+from runtime.orders import COUNT_MAX, DEPTH_MAX, SpawnRequest
 from runtime.records import Answered, AnyRecord, Ended, JournalError, Started, State, decode
 from runtime.refusals import InvalidArgumentError, WrongStateError
 from runtime.run import RunState
@@ -305,6 +305,8 @@ class Runtime:
     def _check_may_spawn(self, parent: Journal) -> None:
         if parent.is_ending or parent.run.end is not None:
             raise WrongStateError("parent", f"run {parent.run.run_id} has ended, and an ended run has no new children")
+        if sum(1 for _ in self.tree.up(parent)) >= DEPTH_MAX:
+            raise WrongStateError("parent", f"run {parent.run.run_id} is {DEPTH_MAX} runs deep, and none is deeper")
         for above in self.tree.up(parent):
             spent = self._endings.spent(above)
             if spent is not None:

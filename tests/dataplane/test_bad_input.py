@@ -336,3 +336,26 @@ async def test_a_rare_route_that_fails_is_a_500_and_no_silence(
     response = await rig.ask(request(b"", method="GET", path="/v1/models"))
     assert (response.status, response.error) == (500, "the dataplane failed to answer")
     assert "request failed" in caplog.text
+
+
+@pytest.mark.parametrize("hosts", [b"", b"host: x\r\nhost: x\r\n", b"host: x, y\r\n"])
+async def test_a_request_has_one_host(rig: Rig, hosts: bytes) -> None:
+    await rig.start()
+    response = await rig.ask(request(CHAT).replace(b"host: x\r\n", hosts))
+    assert (response.status, response.error) == (400, "malformed HTTP request: Host: expected once")
+
+
+async def test_http_1_0_needs_no_host(rig: Rig) -> None:
+    await rig.start()
+    assert (await rig.ask(b"GET /health HTTP/1.0\r\n\r\n")).status == 200
+
+
+@pytest.mark.parametrize("more", ["", ', "labels": ["a"]'])
+async def test_millions_of_labels_are_not_looked_at(rig: Rig, more: str) -> None:
+    await rig.start()
+    many = '{"input": "x", "labels": [' + '"a",' * 1_000_000 + '"b"]'
+    response = await rig.ask(request(f"{many}{more}}}".encode(), path="/v1/decide"))
+    there = "they take 4000005 bytes" if not more else "or none to ask a classifier; there are 1"
+    assert response.status == 400
+    assert response.error.startswith("labels: expected 2 to 20 labels")
+    assert response.error.endswith(there)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from common.ids import ANONYMOUS
 from tests.dataplane.conftest import Rig
 from tests.dataplane.raw_client import CHAT, RawClient, request
 from tests.waiting import wait_until
@@ -18,6 +19,12 @@ MOST = 2
 async def held(rig: Rig, number: int) -> None:
     """Waits until so many turns wait."""
     await wait_until(lambda: len(rig.scheduler.turns) == number)
+
+
+def still_coming(rig: Rig) -> int:
+    """Bytes kept of bodies of the usual caller that are not whole."""
+    assert rig.app is not None
+    return rig.app._server.routes.coming.of(ANONYMOUS)
 
 
 async def told(clients: list[RawClient]) -> list[str]:
@@ -78,3 +85,34 @@ async def test_the_bytes_of_a_caller_that_wait_are_limited(rig: Rig) -> None:
     await wait_until(lambda: rig.app is not None and rig.app.snapshot()["gauges"]["held"] == 1)
     await (await rig.client()).send(request(CHAT))
     await held(rig, 3)
+
+
+async def test_bodies_on_their_way_are_of_what_may_be_kept(rig: Rig) -> None:
+    await rig.start(held_bytes_max=3 * len(BODY))
+    coming = [await rig.client() for _ in range(4)]
+    for client in coming:
+        await client.send(HEAD + BODY[:-1])
+    await wait_until(lambda: still_coming(rig) == len(coming) * (len(BODY) - 1))
+    last = await rig.client()
+    assert (await last.ask(request(CHAT))).json["error"]["code"] == "too_many_held_turns"
+    other = await rig.client()
+    assert (await other.ask(request(CHAT, "x-luftpause-caller: other"))).status == 200
+    assert [(await client.ask(BODY[-1:])).status for client in coming] == [200] * 4
+    assert (await rig.ask(request(CHAT))).status == 200
+
+
+async def test_a_client_that_leaves_takes_the_body_on_its_way_along(rig: Rig) -> None:
+    await rig.start(held_bytes_max=len(BODY) - 1)
+    leaving = await rig.client()
+    await leaving.send(HEAD + BODY[:-1])
+    await wait_until(lambda: still_coming(rig) == len(BODY) - 1)
+    leaving.close()
+    await wait_until(lambda: still_coming(rig) == 0)
+    assert (await rig.ask(request(CHAT))).status == 200
+
+
+async def test_a_body_that_nobody_reads_is_not_kept(rig: Rig) -> None:
+    await rig.start(held_bytes_max=1)
+    body = b"x" * 2_000_000
+    for path in ("/health", "/metrics", "/v1/models"):
+        assert (await rig.ask(request(body, method="GET", path=path))).status == 200

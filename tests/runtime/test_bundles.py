@@ -16,6 +16,7 @@ from common.auth import Guard
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc
 from runtime import bundles, grpc_server
+from runtime.orders import DEPTH_MAX
 from runtime.records import Ended, Intended, Limits, RunClass, Started, State, decode, effect_key
 from runtime.recovery import INTERRUPTED
 from runtime.refusals import InvalidArgumentError, RefusedError, WrongStateError
@@ -205,6 +206,13 @@ def started(run_id: str = RUN, **fields: Any) -> Started:
     return msgspec.structs.replace(j.started(run_id, fields.pop("parent", None)), **fields)
 
 
+def chain(length: int) -> bytes:
+    """Runs one below the other."""
+    below = (started(f"run-{n}", parent=f"run-{n - 1}", root="run-0") for n in range(1, length))
+    runs: list[list[object]] = [[each] for each in below]
+    return bundle_of([started("run-0")], *runs)
+
+
 WHOLE = bundle_of([j.started(), j.replied(0, j.call()), j.intended(0, 0)])
 
 
@@ -242,6 +250,7 @@ WHOLE = bundle_of([j.started(), j.replied(0, j.call()), j.intended(0, 0)])
         (bundle_of([j.started()], [started("run-2", parent=RUN, caller="other")]), "expected the caller of its parent"),
         (bundle_of([j.started(), msgspec.structs.replace(j.replied(0), prompt_tokens=-9)]), "tokens: expected"),
         (bundle_of([j.started(), j.replied(0, j.call(arguments="[]"))]), "calls: expected"),
+        (chain(DEPTH_MAX + 1), "run run-32 is more than 32 runs deep"),
     ],
 )
 def test_what_is_no_whole_bundle_is_refused(raw: bytes, expected: str) -> None:

@@ -22,6 +22,7 @@ from runtime.tool_config import Server
 from runtime.tool_specs import Done, EffectKind, ToolSpec
 from tests.runtime.rig import Rig, results
 from tests.runtime.tool_servers import WHOLE, call, opened, reply, scripted
+from tests.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -91,7 +92,7 @@ async def test_no_schema_holds_the_event_loop(checks: Checks, schema: dict[str, 
 async def test_what_cannot_be_checked_in_time_is_refused_and_the_next_is_checked(checks: Checks) -> None:
     prepared = await checks.prepare(tool(SLOW_PATTERN), SLOW_MAIL)
     assert isinstance(prepared, Bad)
-    assert prepared.text.startswith("Error: the arguments of act could not be checked against its schema within 2 s")
+    assert prepared.text.startswith("Error: the arguments of act could not be checked against its schema within 2 s ")
     assert await checks.prepare(tool(SLOW_PATTERN), '{"mail": "me@x.com"}') == Good({"mail": "me@x.com"})
 
 
@@ -122,6 +123,21 @@ async def test_a_process_that_died_is_started_anew(checks: Checks) -> None:
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
     assert await checks.prepare(tool({}), '{"a": 1}') == Good({"a": 1})
+
+
+async def test_a_check_whose_process_something_else_ends_is_made_again(checks: Checks) -> None:
+    asking = asyncio.create_task(checks.prepare(tool({}), '{"a": 1}'))
+    started = await wait_until(lambda: [each._process for each in checks._processes.values() if each._process])
+    os.kill(started[0].pid, signal.SIGKILL)  # it is still starting
+    assert await asking == Good({"a": 1})
+
+
+async def test_a_question_that_is_open_at_the_end_gets_no_answer_and_no_new_process(checks: Checks) -> None:
+    asking = asyncio.create_task(checks.prepare(tool(SLOW_PATTERN), SLOW_MAIL))
+    await asyncio.sleep(0.2)
+    await checks.close()
+    assert isinstance(await asking, Bad)
+    assert all(checker._process is None for checker in checks._processes.values())
 
 
 async def test_what_json_can_say_comes_through(checks: Checks) -> None:

@@ -161,6 +161,9 @@ async def test_bad_arguments_are_errors_that_name_them(runtime: RuntimeProcess, 
             (name,) = arguments
             assert f"{name}: expected at most 1000" in await error(client, "spawn", task="x", **arguments)
         assert "handles: expected at most 1000" in await error(client, "await", handles=["x"] * 1001)
+        for name in ("budgetTokens", "budgetSeconds", "maxToolCalls"):
+            assert f"{name}: expected a number" in await error(client, "spawn", task="x", **{name: True})
+        assert "timeout: expected a number" in await error(client, "await", handles=["x"], timeout=True)
         unknown = await error(client, "spawn", task="x", **{f"no{number}": 1 for number in range(1000)})
         assert unknown.count("there is no such argument") == 5
         wrong = await error(client, "spawn", maxToolCalls="many", tools="lookup", budgetToken=5)

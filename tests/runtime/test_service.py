@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runtime.orders import DEPTH_MAX
 from runtime.records import Ended, Limits, Started
 from runtime.refusals import InvalidArgumentError, RefusedError, UnknownRunError, WrongStateError
 from runtime.service import Runtime
@@ -87,6 +88,14 @@ async def test_a_parent_that_ended_has_no_new_children(r: Rig) -> None:
     handle = await r.spawn("t")
     await r.settled(handle)
     with pytest.raises(WrongStateError, match=r"parent: run \S+ has ended"):
+        await r.spawn("t", parent=handle)
+
+
+async def test_a_tree_is_so_deep_and_no_deeper(r: Rig) -> None:
+    handle = await r.spawn("CALL delete {}")
+    for _ in range(DEPTH_MAX - 1):
+        handle = await r.spawn("CALL delete {}", parent=handle)
+    with pytest.raises(WrongStateError, match=rf"parent: run {handle} is {DEPTH_MAX} runs deep, and none is deeper"):
         await r.spawn("t", parent=handle)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import time
 
 import pytest
 
 from protos import runtime_pb2 as pb
+from runtime.__main__ import CUT_S
 from tests.runtime.kills import client
 from tests.runtime.service_process import RuntimeProcess, running_runtime
 from tests.stack import ROOT
+from tests.waiting import wait_until_sync
 
 LISTENS_TO_NOTHING = """
 import os, pathlib, signal, time
@@ -57,3 +60,32 @@ def test_it_ends_in_5_s_with_a_child_that_listens_to_nothing(tmp_path: pathlib.P
             assert stop_s(runtime) < IN_TIME_S
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid_file.read_text()), 0)
+
+
+SPEAKS_LATE = """
+import os, pathlib, time
+pathlib.Path(os.environ["PID_FILE"]).write_text(str(os.getpid()))
+time.sleep(60)
+"""
+
+
+def test_it_ends_in_5_s_while_its_tool_servers_are_still_starting(tmp_path: pathlib.Path) -> None:
+    pid_file = tmp_path / "pid"
+    with running_runtime(tmp_path, {"PID_FILE": str(pid_file)}, begin=False) as runtime:
+        command = [sys.executable, "-c", SPEAKS_LATE]
+        (tmp_path / "tools.toml").write_text(
+            f'[[server]]\nname = "late"\ncommand = {json.dumps(command)}\nenv = ["PID_FILE"]\n'
+        )
+        runtime.start(wait=False)
+        wait_until_sync(lambda: pid_file.exists() and pid_file.read_text() != "")
+        assert stop_s(runtime) < IN_TIME_S
+
+
+def test_an_end_that_hangs_is_cut_short_and_tells_where() -> None:
+    script = "import time; from runtime.__main__ import _Stop; _Stop().begin(); time.sleep(60)"
+    began = time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "Timeout" in ended.stderr
+    assert 'File "<string>", line 1' in ended.stderr
+    assert time.monotonic() - began > CUT_S
