@@ -94,11 +94,11 @@ def _place_held(draft: Draft) -> None:
 
 def _run_ended(draft: Draft, event: RunEnded) -> None:
     run = draft.runs.get(event.run_id)
+    money.run_ended(draft, (event.run_id, event.caller))
     if run is None or run.caller == event.caller:
         resync.remember_end(draft, event)
     if run is None or run.caller != event.caller:
         return
-    money.run_ended(draft, event.run_id)
     if run.in_flight or run.held:
         put_run(draft, replace(run, ended=True))
         return

@@ -7,7 +7,7 @@ from enum import IntEnum
 from msgspec import Struct
 
 from common.ids import Caller, DataplaneId, ReplicaName, RunId, TurnId
-from scheduler.budgets.spend import Spend
+from scheduler.budgets.spend import RunKey, Spend
 
 
 class PlaceTurn(Struct, frozen=True, gc=False):
@@ -65,7 +65,7 @@ class RecordSpend(Struct, frozen=True, gc=False):
 
     turn_id: TurnId | None
     """The turn whose cost was added; None: none was."""
-    run_id: RunId
+    run: RunKey
     spend: Spend
     """Of the run, altogether."""
 

@@ -27,6 +27,7 @@ from scheduler.money import (
     likely_usd,
     members_for,
     need_of,
+    run_key,
     settle_usd,
     take_usd,
     usd_of,
@@ -269,8 +270,9 @@ def refuses(draft: Draft, turn: Turn, run: Run | None) -> bool:
     if soonest is not None and draft.now + soonest[0] > turn.gives_up_at:
         _refuse_for_time(draft, turn, soonest)
         return True
-    if turn.run_id is not None:
-        draft.line = without_place(draft.line, turn.run_id)
+    run_of = run_key(turn)
+    if run_of is not None:
+        draft.line = without_place(draft.line, run_of)
     return False
 
 
@@ -309,7 +311,7 @@ def _refuse_for_time(draft: Draft, turn: Turn, soonest: tuple[float, ReplicaName
     again_s = max(AGAIN_S_MIN, min(waited_s, AGAIN_S_MAX)) if wait_s is None else wait_s
     if soonest is not None and request.run_id is not None:
         place = soonest[1], request.run_class
-        draft.line = with_place(draft.line, request.run_id, place, draft.now + again_s, draft.now)
+        draft.line = with_place(draft.line, (request.run_id, request.caller), place, draft.now + again_s, draft.now)
     draft.effects.append(RefuseTurn(turn.dataplane, request.turn_id, Reason.NOT_SOON, text, again_s))
 
 
@@ -317,7 +319,7 @@ def _soonest(draft: Draft, turn: Turn, need: Need) -> tuple[float, ReplicaName] 
     """In how many seconds rate limits let the turn go, behind what is held before it and those that were told to come
     again before it, and where; None: now, or it waits for the end of other turns, and when that comes is not known."""
     ahead = draft.held[0] if turn.request.run_class == 0 else sum(draft.held)
-    due = due_of(draft.line, turn.run_id, draft.now)
+    due = due_of(draft.line, run_key(turn), draft.now)
     usual = usual_need(draft, turn, need) if ahead or draft.line.ends else need
     soonest: tuple[float, ReplicaName] | None = None
     candidates = [draft.replicas[name] for name in members_for(draft, turn)]

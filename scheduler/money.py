@@ -16,7 +16,7 @@ from scheduler.budgets import spend as spending
 from scheduler.budgets.forecast import ALONE, Forecast, forecast, likely
 from scheduler.budgets.ledger import FREE
 from scheduler.budgets.prediction import HistoryKey, Need
-from scheduler.budgets.spend import Spend
+from scheduler.budgets.spend import RunKey, Spend
 from scheduler.effects import RecordSpend
 from scheduler.events import Request
 from scheduler.pools import pool_members
@@ -26,11 +26,11 @@ from scheduler.state import Draft, Replica, State, Turn
 
 def with_usd(draft: Draft, turn: Turn) -> Turn:
     """A turn that is not refused, with its likely price reserved if its run has a budget of money."""
-    spend = spend_of(draft, turn)
-    if spend is None or turn.run_id is None:
+    run, spend = run_key(turn), spend_of(draft, turn)
+    if spend is None or run is None:
         return turn
     usd = _likely_usd(draft, turn)
-    spends = spending.reserve(draft.spends, turn.run_id, spend, usd)
+    spends = spending.reserve(draft.spends, run, spend, usd)
     assert spends is not None, "it was asked whether the run can afford the turn"
     draft.spends = spends
     return replace(turn, reserved_usd=usd)
@@ -38,19 +38,20 @@ def with_usd(draft: Draft, turn: Turn) -> Turn:
 
 def take_usd(draft: Draft, turn: Turn) -> Turn:
     """A turn that is in flight already, with its likely price reserved whether its run can afford it or not."""
-    spend = spend_of(draft, turn)
-    if spend is None or turn.run_id is None or spending.is_settled(draft.spends, turn.request.turn_id):
+    run, spend = run_key(turn), spend_of(draft, turn)
+    if spend is None or run is None or spending.is_settled(draft.spends, turn.request.turn_id):
         return turn
     usd = _likely_usd(draft, turn)
-    draft.spends = spending.take(draft.spends, turn.run_id, spend, usd)
+    draft.spends = spending.take(draft.spends, run, spend, usd)
     return replace(turn, reserved_usd=usd)
 
 
 def release_usd(draft: Draft, turn: Turn) -> None:
     """Gives back what a turn that leaves had reserved of its run's money."""
-    assert turn.run_id is not None
+    run = run_key(turn)
+    assert run is not None
     assert turn.reserved_usd is not None
-    draft.spends = spending.release(draft.spends, turn.run_id, turn.reserved_usd)
+    draft.spends = spending.release(draft.spends, run, turn.reserved_usd)
 
 
 def forecast_of(state: State, run_id: RunId, caller: Caller, steps: int, now: float) -> Forecast | None:
@@ -72,64 +73,65 @@ def forecast_of(state: State, run_id: RunId, caller: Caller, steps: int, now: fl
 def take_in(draft: Draft, run_id: RunId, request: Request, held_s: float) -> Request:
     """A turn of a run that arrives, with the deadline that its run named before if it names none; what it names itself
     holds for the run from now on, if the client names the run."""
-    limit, deadline_s, arrived_at = request.budget_usd, request.deadline_s, draft.now - held_s
+    run, limit, deadline_s = (run_id, request.caller), request.budget_usd, request.deadline_s
+    arrived_at = draft.now - held_s
     if request.run_id is not None and (limit is not None or deadline_s is not None):
         deadline = None if deadline_s is None else arrived_at + deadline_s
-        spends = spending.named(draft.spends, run_id, limit, deadline)
+        spends = spending.named(draft.spends, run, limit, deadline)
         if spends is not draft.spends:
             draft.spends = spends
-            _record(draft, run_id)
+            _record(draft, run)
     if deadline_s is not None:
         return request
-    spend = draft.spends.limited.get(run_id)
+    spend = spending.find(draft.spends, run)
     if spend is None or spend.deadline == math.inf:
         return request
     return replace(request, deadline_s=spend.deadline - arrived_at)
 
 
-def run_ended(draft: Draft, run_id: RunId) -> None:
+def run_ended(draft: Draft, run: RunKey) -> None:
     """The deadline of a run that has ended is nobody's any more."""
-    spend = draft.spends.limited.get(run_id)
+    spend = spending.find(draft.spends, run)
     if spend is not None and spend.deadline < math.inf:
-        draft.spends = spending.without_deadline(draft.spends, run_id)
-        _record(draft, run_id)
+        draft.spends = spending.without_deadline(draft.spends, run)
+        _record(draft, run)
 
 
 def settle_usd(draft: Draft, turn: Turn, usd: float) -> None:
     """Adds what a turn did cost to what its run has spent, once. Of runs that nobody named a budget for, those count
     that the client names: they may name one later."""
-    turn_id, run_id = turn.request.turn_id, turn.run_id
-    if run_id is None or (turn.reserved_usd is None and (usd == 0.0 or turn.request.run_id is None)):
+    turn_id, run = turn.request.turn_id, run_key(turn)
+    if run is None or (turn.reserved_usd is None and (usd == 0.0 or turn.request.run_id is None)):
         return
     if spending.is_settled(draft.spends, turn_id):
         return
-    draft.spends = spending.settle(draft.spends, run_id, turn_id, usd)
-    _record(draft, run_id, turn_id)
+    draft.spends = spending.settle(draft.spends, run, turn_id, usd)
+    _record(draft, run, turn_id)
 
 
-def _record(draft: Draft, run_id: RunId, turn_id: TurnId | None = None) -> None:
-    spend = spending.find(draft.spends, run_id)
+def _record(draft: Draft, run: RunKey, turn_id: TurnId | None = None) -> None:
+    spend = spending.find(draft.spends, run)
     assert spend is not None
-    draft.effects.append(RecordSpend(turn_id, run_id, spend))
+    draft.effects.append(RecordSpend(turn_id, run, spend))
 
 
 def can_afford(draft: Draft, turn: Turn) -> bool:
     """Whether its run's money covers the turn's likely price."""
-    spend = spend_of(draft, turn)
-    if spend is None or turn.run_id is None:
+    run, spend = run_key(turn), spend_of(draft, turn)
+    if spend is None or run is None:
         return True
-    return spending.reserve(draft.spends, turn.run_id, spend, _likely_usd(draft, turn)) is not None
+    return spending.reserve(draft.spends, run, spend, _likely_usd(draft, turn)) is not None
 
 
 def spend_of(draft: Draft, turn: Turn) -> Spend | None:
     """The money of the turn's run; None where it has no budget."""
-    limit = turn.request.budget_usd
-    if turn.run_id is None:
+    limit, run = turn.request.budget_usd, run_key(turn)
+    if run is None:
         return None
+    spend = spending.find(draft.spends, run)
     if limit is None:
-        spend = draft.spends.limited.get(turn.run_id)
         return spend if spend is not None and spend.limit < math.inf else None
-    return replace(spending.find(draft.spends, turn.run_id) or Spend(), limit=limit)
+    return replace(spend or Spend(), limit=limit)
 
 
 def _likely_usd(draft: Draft, turn: Turn) -> float:
@@ -137,6 +139,11 @@ def _likely_usd(draft: Draft, turn: Turn) -> float:
     need = need_of(draft, turn)
     members = members_for(draft, turn)
     return max((likely_usd(draft.replicas[name], turn.request, need) for name in members), default=0.0)
+
+
+def run_key(turn: Turn) -> RunKey | None:
+    """Whose run the turn belongs to; None: it is a one-shot turn, which belongs to none."""
+    return None if turn.run_id is None else (turn.run_id, turn.request.caller)
 
 
 def members_for(draft: Draft, turn: Turn) -> tuple[ReplicaName, ...]:

@@ -12,9 +12,10 @@ import math
 from immutables import Map
 from msgspec import Struct
 
-from common.ids import ReplicaName, RunId
+from common.ids import ReplicaName
 from scheduler.budgets.ledger import Budget, needs
 from scheduler.budgets.prediction import Need
+from scheduler.budgets.spend import RunKey
 from scheduler.events import RunClass
 
 KEPT_S = 60.0
@@ -25,7 +26,7 @@ PLACES_MAX = 4096
 class Line(Struct, frozen=True, gc=False):
     """Those that were told to come again."""
 
-    due: Map[RunId, float] = Map()
+    due: Map[RunKey, float] = Map()
     """When each of them may come."""
     ends: Map[tuple[ReplicaName, RunClass], float] = Map()
     """By replica and class, when the last one of those may come that go before a newcomer of the class."""
@@ -34,20 +35,20 @@ class Line(Struct, frozen=True, gc=False):
 EMPTY_LINE = Line()
 
 
-def due_of(line: Line, run_id: RunId | None, now: float) -> float | None:
+def due_of(line: Line, run: RunKey | None, now: float) -> float | None:
     """When the run was told to come; None: it has no place."""
-    due = line.due.get(run_id) if run_id is not None else None
+    due = line.due.get(run) if run is not None else None
     return due if due is not None and now <= due + KEPT_S else None
 
 
-def with_place(line: Line, run_id: RunId, of: tuple[ReplicaName, RunClass], due: float, now: float) -> Line:
+def with_place(line: Line, run: RunKey, of: tuple[ReplicaName, RunClass], due: float, now: float) -> Line:
     """With a run that is told to come at `due`, for a replica and as a run of a class; interactive ones go before
     batch ones."""
     places = line.due
-    if len(places) >= PLACES_MAX and run_id not in places:
+    if len(places) >= PLACES_MAX and run not in places:
         places = Map({each: then for each, then in places.items() if now <= then + KEPT_S})
-    if len(places) < PLACES_MAX or run_id in places:
-        places = places.set(run_id, due)
+    if len(places) < PLACES_MAX or run in places:
+        places = places.set(run, due)
     replica, run_class = of
     ends = line.ends
     for behind in RunClass:
@@ -56,9 +57,9 @@ def with_place(line: Line, run_id: RunId, of: tuple[ReplicaName, RunClass], due:
     return Line(places, ends)
 
 
-def without_place(line: Line, run_id: RunId) -> Line:
+def without_place(line: Line, run: RunKey) -> Line:
     """With a run less, whose turn is held or placed."""
-    return Line(line.due.delete(run_id), line.ends) if run_id in line.due else line
+    return Line(line.due.delete(run), line.ends) if run in line.due else line
 
 
 class Scarcest(Struct, frozen=True, gc=False):

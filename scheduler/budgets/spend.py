@@ -3,7 +3,7 @@
 A turn of a run with a budget of money reserves its likely price when it arrives, and gives it back when it leaves; what
 it did cost is settled once, however often it is told, and never taken back. What runs without a budget spend is counted
 too, since they may name one later. The budget and the deadline that a turn names hold for the run's later turns that
-name none. All but the reservations survives a restart: `spend_ledger` keeps it.
+name none. What a run has is its caller's alone. All but the reservations survives a restart: `spend_ledger` keeps it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from immutables import Map
 from msgspec import Struct
 from msgspec.structs import replace
 
-from common.ids import RunId, TurnId
+from common.ids import Caller, RunId, TurnId
 
 SETTLED_REMEMBERED = 8192
 """Turns in each of the two generations of those that are settled: a report that comes again is of a recent one."""
@@ -27,6 +27,9 @@ RUNS_REMEMBERED = 65_536
 """Runs in each of the two generations of those with a limit, and of those without."""
 SAME_S = 1.0
 """Deadlines that are no further apart are the same, told by turns that came more or less quickly."""
+
+RunKey = tuple[RunId, Caller]
+"""A run's id is its caller's own: two callers with the same one have two runs."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -74,59 +77,63 @@ class Recent(Struct, Generic[K, V], frozen=True, gc=False):
 class Spends(Struct, frozen=True, gc=False):
     """All runs that spent something, or that have a budget or a deadline."""
 
-    limited: Recent[RunId, Spend] = Recent()
+    limited: Recent[RunKey, Spend] = Recent()
     """Those with a budget or a deadline."""
-    unlimited: Recent[RunId, Spend] = Recent()
+    unlimited: Recent[RunKey, Spend] = Recent()
     settled_turns: Recent[TurnId, bool] = Recent()
+    of_nobody: Map[RunId, Spend] = _EMPTY
+    """Of runs whose callers a ledger of an earlier version did not tell apart: what it had of an id counts for whoever
+    comes with it, so that no spend is lost."""
 
 
 NOTHING_SPENT = Spends()
 
 
-def find(spends: Spends, run_id: RunId) -> Spend | None:
+def find(spends: Spends, run: RunKey) -> Spend | None:
     """What is known of a run; None: it spent nothing, and nothing limits it."""
-    return spends.limited.get(run_id) or spends.unlimited.get(run_id)
+    found = spends.limited.get(run) or spends.unlimited.get(run)
+    return spends.of_nobody.get(run[0]) if found is None else found
 
 
-def named(spends: Spends, run_id: RunId, limit: float | None, deadline: float | None) -> Spends:
+def named(spends: Spends, run: RunKey, limit: float | None, deadline: float | None) -> Spends:
     """With the budget and the deadline that a turn names; None: it names none, and what was named before holds.
 
     The same object where nothing changes."""
-    known = find(spends, run_id) or Spend()
+    known = find(spends, run) or Spend()
     limit = known.limit if limit is None else limit
     if deadline is None or abs(deadline - known.deadline) <= SAME_S:
         deadline = known.deadline
     if limit == known.limit and deadline == known.deadline:
         return spends
-    return _put(spends, run_id, Spend(limit, known.settled, known.reserved, deadline))
+    return _put(spends, run, Spend(limit, known.settled, known.reserved, deadline))
 
 
-def without_deadline(spends: Spends, run_id: RunId) -> Spends:
+def without_deadline(spends: Spends, run: RunKey) -> Spends:
     """Of a run that has ended: another one of its id has a deadline of its own. What it spent stays spent."""
-    known = find(spends, run_id) or Spend()
-    return _put(spends, run_id, Spend(known.limit, known.settled, known.reserved))
+    known = find(spends, run) or Spend()
+    return _put(spends, run, Spend(known.limit, known.settled, known.reserved))
 
 
-def reserve(spends: Spends, run_id: RunId, spend: Spend, usd: float) -> Spends | None:
+def reserve(spends: Spends, run: RunKey, spend: Spend, usd: float) -> Spends | None:
     """Reserves the likely price of a turn; None: the run cannot afford it."""
-    return None if spend.settled + spend.reserved + usd > spend.limit else take(spends, run_id, spend, usd)
+    return None if spend.settled + spend.reserved + usd > spend.limit else take(spends, run, spend, usd)
 
 
-def take(spends: Spends, run_id: RunId, spend: Spend, usd: float) -> Spends:
+def take(spends: Spends, run: RunKey, spend: Spend, usd: float) -> Spends:
     """Reserves `usd` whether the run can afford it or not."""
-    return _put(spends, run_id, Spend(spend.limit, spend.settled, spend.reserved + usd, spend.deadline))
+    return _put(spends, run, Spend(spend.limit, spend.settled, spend.reserved + usd, spend.deadline))
 
 
-def release(spends: Spends, run_id: RunId, usd: float) -> Spends:
+def release(spends: Spends, run: RunKey, usd: float) -> Spends:
     """Gives back what a turn had reserved."""
-    spend = find(spends, run_id) or Spend()
-    return _put(spends, run_id, Spend(spend.limit, spend.settled, max(0.0, spend.reserved - usd), spend.deadline))
+    spend = find(spends, run) or Spend()
+    return _put(spends, run, Spend(spend.limit, spend.settled, max(0.0, spend.reserved - usd), spend.deadline))
 
 
-def settle(spends: Spends, run_id: RunId, turn_id: TurnId, usd: float) -> Spends:
+def settle(spends: Spends, run: RunKey, turn_id: TurnId, usd: float) -> Spends:
     """Adds what a turn did cost, which is not settled yet."""
-    spend = find(spends, run_id) or Spend()
-    spends = _put(spends, run_id, Spend(spend.limit, spend.settled + usd, spend.reserved, spend.deadline))
+    spend = find(spends, run) or Spend()
+    spends = _put(spends, run, Spend(spend.limit, spend.settled + usd, spend.reserved, spend.deadline))
     return replace(spends, settled_turns=spends.settled_turns.set(turn_id, True, SETTLED_REMEMBERED))
 
 
@@ -135,10 +142,10 @@ def is_settled(spends: Spends, turn_id: TurnId) -> bool:
     return spends.settled_turns.get(turn_id) is not None
 
 
-def _put(spends: Spends, run_id: RunId, spend: Spend) -> Spends:
+def _put(spends: Spends, run: RunKey, spend: Spend) -> Spends:
     limited, unlimited = spends.limited, spends.unlimited
     if spend.is_limited:
-        limited, unlimited = limited.set(run_id, spend, RUNS_REMEMBERED), unlimited.without(run_id)
+        limited, unlimited = limited.set(run, spend, RUNS_REMEMBERED), unlimited.without(run)
     else:
-        limited, unlimited = limited.without(run_id), unlimited.set(run_id, spend, RUNS_REMEMBERED)
-    return Spends(limited, unlimited, spends.settled_turns)
+        limited, unlimited = limited.without(run), unlimited.set(run, spend, RUNS_REMEMBERED)
+    return replace(spends, limited=limited, unlimited=unlimited)

@@ -49,6 +49,13 @@ class Limited:
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())
 
+    def end(self, run: dict[str, str]) -> None:
+        """Tells that the run that these headers name is over."""
+        parts = urllib.parse.urlsplit(self.stack.base_url)
+        with contextlib.closing(http.client.HTTPConnection(parts.netloc, timeout=30)) as connection:
+            connection.request("DELETE", f"/v1/runs/{run['x-luftpause-run-id']}", headers=run)
+            assert connection.getresponse().status < 300
+
     def stats(self, number: int = 0) -> dict[str, int]:
         """What a provider has served and refused."""
         raw = fetched(self.providers[number] + "/fake/stats")
@@ -241,6 +248,24 @@ def test_what_a_run_spent_before_it_named_a_budget_counts_after_a_kill_too(tmp_p
             assert "x-luftpause-budget-usd" in body["error"]["message"]
             assert stack.ask(run)[0] == 402, "it holds for turns that name none"
             assert stack.ask({**run, "x-luftpause-budget-usd": "5"})[0] == 200
+
+
+def test_two_callers_with_one_run_id_have_money_and_deadlines_of_their_own_after_a_kill_too(
+    tmp_path: pathlib.Path,
+) -> None:
+    mine, theirs = ({"x-luftpause-run-id": "r", "x-luftpause-caller": caller} for caller in ("a", "b"))
+    with limited(tmp_path, {"token_ms": "1"}, keys=(PRICED,)) as stack:
+        answers = [stack.ask({**mine, "x-luftpause-budget-usd": "0.1"})[0] for _ in range(12)]
+        assert answers[-1] == 402
+        stack.end(mine)
+        assert stack.ask({**theirs, "x-luftpause-deadline": "2000-01-01"})[0] == 504
+        assert stack.ask({**theirs, "x-luftpause-deadline": str(time.time() + 600)})[0] == 200
+        stack.end(theirs)
+        with stack.restarted_scheduler():
+            assert stack.ask(theirs)[0] == 200
+            stack.end(theirs)
+            status, _, body = stack.ask(mine)
+            assert (status, body["error"]["code"]) == (402, "over_budget")
 
 
 @pytest.mark.parametrize("keys", ["", "limits = {}"])

@@ -9,6 +9,7 @@ import pytest
 from common.ids import Caller, Model, ReplicaName, RunId, TurnId
 from fakes.provider.windows import Bucket
 from scheduler.budgets.line import EMPTY_LINE, KEPT_S, PLACES_MAX, due_of, with_place, without_place
+from scheduler.budgets.spend import RunKey
 from scheduler.core import decide
 from scheduler.effects import PlaceTurn, RefuseTurn
 from scheduler.events import Event, Request, RunClass, Ticked, TurnArrived
@@ -17,6 +18,10 @@ from tests.scheduler.virtual_provider import DATAPLANE, Agent, Provider, World
 
 UNTIL_S = 1200.0
 TICK_S = 1 / 16
+
+
+def run(name: str, caller: str = "c") -> RunKey:
+    return RunId(name), Caller(caller)
 
 
 @dataclass
@@ -102,27 +107,29 @@ def test_who_comes_early_keeps_its_place() -> None:
 
 def test_a_place_is_kept_until_it_was_used_or_for_a_while() -> None:
     name = ReplicaName("a"), RunClass.BATCH
-    line = with_place(EMPTY_LINE, RunId("r"), name, 50.0, 10.0)
-    assert due_of(line, RunId("r"), 20.0) == due_of(line, RunId("r"), 50 + KEPT_S) == 50.0
-    assert due_of(line, RunId("r"), 51 + KEPT_S) is due_of(line, RunId("s"), 20.0) is due_of(line, None, 20.0) is None
-    assert due_of(without_place(line, RunId("r")), RunId("r"), 20.0) is None
-    assert with_place(line, RunId("s"), name, 40.0, 10.0).ends[name] == 50.0
+    line = with_place(EMPTY_LINE, run("r"), name, 50.0, 10.0)
+    assert due_of(line, run("r"), 20.0) == due_of(line, run("r"), 50 + KEPT_S) == 50.0
+    assert due_of(line, run("r"), 51 + KEPT_S) is due_of(line, run("s"), 20.0) is due_of(line, None, 20.0) is None
+    assert due_of(line, run("r", "another"), 20.0) is None
+    assert due_of(without_place(line, run("r", "another")), run("r"), 20.0) == 50.0
+    assert due_of(without_place(line, run("r")), run("r"), 20.0) is None
+    assert with_place(line, run("s"), name, 40.0, 10.0).ends[name] == 50.0
 
 
 def test_an_interactive_run_goes_before_batch_runs_in_line() -> None:
     batch, interactive = ((ReplicaName("a"), run_class) for run_class in (RunClass.BATCH, RunClass.INTERACTIVE))
-    line = with_place(EMPTY_LINE, RunId("r"), batch, 50.0, 10.0)
+    line = with_place(EMPTY_LINE, run("r"), batch, 50.0, 10.0)
     assert interactive not in line.ends
-    line = with_place(line, RunId("s"), interactive, 60.0, 10.0)
+    line = with_place(line, run("s"), interactive, 60.0, 10.0)
     assert line.ends[interactive] == line.ends[batch] == 60.0
 
 
 def test_places_are_bounded_and_those_that_are_past_make_room() -> None:
     line, name = EMPTY_LINE, (ReplicaName("a"), RunClass.BATCH)
     for number in range(PLACES_MAX + 5):
-        line = with_place(line, RunId(f"r{number}"), name, float(number), 0.0)
+        line = with_place(line, run(f"r{number}"), name, float(number), 0.0)
     assert len(line.due) == PLACES_MAX
     assert line.ends[name] == PLACES_MAX + 4
-    line = with_place(line, RunId("late"), name, 9000.0, 1000.0 + KEPT_S)
-    assert due_of(line, RunId("late"), 1000.0) == 9000.0
+    line = with_place(line, run("late"), name, 9000.0, 1000.0 + KEPT_S)
+    assert due_of(line, run("late"), 1000.0) == 9000.0
     assert len(line.due) < PLACES_MAX

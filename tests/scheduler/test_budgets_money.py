@@ -18,7 +18,7 @@ from scheduler.budgets.forecast import STEPS_MAX, Context, forecast, grown
 from scheduler.budgets.headers import Dimension
 from scheduler.budgets.ledger import Limit, Price, start
 from scheduler.budgets.prediction import Histories, learn, predict
-from scheduler.budgets.spend import Recent, Spend, Spends
+from scheduler.budgets.spend import Recent, RunKey, Spend, Spends
 from scheduler.core import decide
 from scheduler.effects import Effect, PlaceTurn, Reason, RecordSpend, RefuseTurn
 from scheduler.events import (
@@ -34,28 +34,30 @@ from scheduler.events import (
 )
 from scheduler.money import forecast_of
 from scheduler.spend_ledger import FILE, SpendLedger
+from scheduler.state import RUN_FORGOTTEN_S
 from tests.scheduler.story import DATAPLANE, Story, replica
 
 RUN = RunId("r")
+OURS = RUN, Caller("")
 PRICE = {"m": {"input": 1.0, "output": 10.0}}
 """US dollars a million tokens."""
 
 
-def request(turn: str, **options: object) -> Request:
+def request(turn: str, caller: str = "", **options: object) -> Request:
     values: dict[str, object] = {"prompt_bytes": 4000, "max_tokens": 1000, **options}
-    return Request(TurnId(turn), RUN, RunId(""), Caller(""), RunClass.BATCH, Model("m"), **values)  # type: ignore[arg-type]
+    return Request(TurnId(turn), RUN, RunId(""), Caller(caller), RunClass.BATCH, Model("m"), **values)  # type: ignore[arg-type]
 
 
-def arrive(story: Story, turn: str, **options: object) -> tuple[Effect, ...]:
-    return story.tell(TurnArrived(story.at, DATAPLANE, request(turn, **options)))
+def arrive(story: Story, turn: str, caller: str = "", **options: object) -> tuple[Effect, ...]:
+    return story.tell(TurnArrived(story.at, DATAPLANE, request(turn, caller, **options)))
 
 
 def end(story: Story, turn: str, prompt: int = 1000, completion: int = 100) -> tuple[Effect, ...]:
     return story.tell(TurnEnded(story.at, TurnId(turn), True, (), prompt, completion, 0))
 
 
-def spending(spends: Spends) -> Spend:
-    found = spend.find(spends, RUN)
+def spending(spends: Spends, run: RunKey = OURS) -> Spend:
+    found = spend.find(spends, run)
     assert found is not None
     return found
 
@@ -121,7 +123,7 @@ def test_a_turn_told_again_after_a_restart_is_counted_once() -> None:
 
 
 def test_a_turn_that_ended_during_the_outage_is_counted() -> None:
-    state = initial((replica("a", price=PRICE),), 0.0, 1000, Spends(Recent(Map({RUN: Spend(1.0, 0.5)}))))
+    state = initial((replica("a", price=PRICE),), 0.0, 1000, Spends(Recent(Map({OURS: Spend(1.0, 0.5)}))))
     again = KnownTurn(request("t1", budget_usd=1.0), "a", 2000, 1.0)  # type: ignore[arg-type]
     state, _ = decide(state, DataplaneResynced(0.5, DATAPLANE, (), (again,)))
     state, effects = decide(state, TurnEnded(0.6, TurnId("t1"), True, (), 1000, 100, 0))
@@ -132,8 +134,8 @@ def test_a_turn_that_ended_during_the_outage_is_counted() -> None:
 @pytest.mark.parametrize("limit", [2.0, math.inf])
 def test_spend_survives_a_restart_and_never_goes_back(tmp_path: pathlib.Path, limit: float) -> None:
     ledger = SpendLedger(tmp_path / "state", lambda: 500.0)
-    ledger.write([RecordSpend(TurnId("t1"), RUN, Spend(limit, 0.75))])
-    ledger.write([RecordSpend(TurnId("t0"), RUN, Spend(limit, 0.5, 0.1))])
+    ledger.write([RecordSpend(TurnId("t1"), OURS, Spend(limit, 0.75))])
+    ledger.write([RecordSpend(TurnId("t0"), OURS, Spend(limit, 0.5, 0.1))])
     ledger.close()
     again = SpendLedger(tmp_path / "state", lambda: 3.0)
     spends = again.load()
@@ -145,23 +147,58 @@ def test_spend_survives_a_restart_and_never_goes_back(tmp_path: pathlib.Path, li
 
 def test_a_deadline_survives_a_restart_on_another_clock(tmp_path: pathlib.Path) -> None:
     ledger = SpendLedger(tmp_path, lambda: 500.0)
-    ledger.write([RecordSpend(None, RUN, Spend(deadline=560.0))])
+    ledger.write([RecordSpend(None, OURS, Spend(deadline=560.0))])
     ledger.close()
     again = SpendLedger(tmp_path, lambda: 3.0)
     assert spending(again.load()).deadline == pytest.approx(63.0, abs=20)
     again.close()
 
 
-def test_a_ledger_of_an_earlier_version_is_read(tmp_path: pathlib.Path) -> None:
-    with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as old, old:
-        old.execute(
-            "CREATE TABLE run (id TEXT PRIMARY KEY,"
-            " limit_usd REAL NOT NULL, settled_usd REAL NOT NULL, at REAL NOT NULL)"
-        )
-        old.execute("INSERT INTO run VALUES ('r', 2.0, 0.5, ?)", (time.time(),))
-    ledger = SpendLedger(tmp_path, lambda: 0.0)
-    assert spending(ledger.load()) == Spend(2.0, 0.5)
+def test_two_callers_with_one_run_id_have_money_of_their_own_over_a_restart(tmp_path: pathlib.Path) -> None:
+    ledger = SpendLedger(tmp_path, lambda: 500.0)
+    theirs = RUN, Caller("b")
+    ledger.write([RecordSpend(TurnId("t1"), OURS, Spend(2.0, 0.75)), RecordSpend(TurnId("t2"), theirs, Spend())])
+    ledger.write([RecordSpend(None, theirs, Spend(deadline=560.0))])
     ledger.close()
+    again = SpendLedger(tmp_path, lambda: 3.0)
+    spends = again.load()
+    again.close()
+    assert spending(spends) == Spend(2.0, 0.75)
+    assert spending(spends, theirs).limit == math.inf
+    assert spending(spends, theirs).settled == 0
+    assert spending(spends, theirs).deadline == pytest.approx(63.0, abs=20)
+    assert spend.find(spends, (RUN, Caller("c"))) is None
+
+
+FIRST_SCHEMA = "id TEXT PRIMARY KEY, limit_usd REAL NOT NULL, settled_usd REAL NOT NULL, at REAL NOT NULL"
+
+
+@pytest.mark.parametrize("schema", [FIRST_SCHEMA, f"{FIRST_SCHEMA}, deadline REAL NOT NULL DEFAULT 9e999"])
+def test_a_ledger_that_knew_no_callers_is_read_and_its_spend_counts_for_whoever_comes(
+    tmp_path: pathlib.Path, schema: str
+) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as old, old:
+        old.execute(f"CREATE TABLE run ({schema})")
+        old.execute("CREATE TABLE turn (id TEXT PRIMARY KEY, at REAL NOT NULL)")
+        old.execute("INSERT INTO run (id, limit_usd, settled_usd, at) VALUES ('r', 2.0, 0.5, ?)", (time.time(),))
+        old.execute("INSERT INTO turn VALUES ('t0', ?)", (time.time(),))
+    theirs = RUN, Caller("b")
+    for settled in (0.5, 0.75):
+        ledger = SpendLedger(tmp_path, lambda: 0.0)
+        spends = ledger.load()
+        assert spending(spends) == Spend(2.0, settled)
+        assert spending(spends, theirs) == Spend(2.0, 0.5)
+        assert spend.is_settled(spends, TurnId("t0"))
+        spends = spend.settle(spends, OURS, TurnId("t1"), 0.25)
+        ledger.write([RecordSpend(TurnId("t1"), OURS, spending(spends))])
+        ledger.close()
+
+
+def test_a_ledger_of_a_later_version_is_left_alone(tmp_path: pathlib.Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as later:
+        later.execute("PRAGMA user_version = 99")
+    with pytest.raises(sqlite3.Error, match="its schema has version 99"):
+        SpendLedger(tmp_path, lambda: 0.0)
 
 
 def test_what_is_remembered_of_runs_and_turns_is_bounded() -> None:
@@ -300,3 +337,19 @@ def test_a_moment_that_dry_names_is_looked_at_when_it_comes() -> None:
     assert not placed(arrive(story, "late"))
     due = min(story.state.dry.values())
     assert placed(story.tell(Ticked(due)))
+
+
+def test_a_caller_shares_neither_money_nor_deadline_with_another_ones_run_of_the_same_id() -> None:
+    story = Story(replica("a", price=PRICE))
+    arrive(story, "t1", budget_usd=0.02, deadline_s=30.0)
+    end(story, "t1", completion=900)
+    story.tick(RUN_FORGOTTEN_S + 700)
+    assert RUN not in story.state.runs
+    assert placed(arrive(story, "t2", "b")), "the first one's deadline has passed, and its money is spent"
+    end(story, "t2")
+    assert spending(story.state.spends, (RUN, Caller("b"))).settled == pytest.approx(0.002)
+    assert spent(story).settled == pytest.approx(0.01)
+    story.tell(RunEnded(story.at, RUN, Caller("b")))
+    assert reasons(arrive(story, "t3")) == [Reason.DEADLINE]
+    story.tell(RunEnded(story.at, RUN, Caller("")))
+    assert reasons(arrive(story, "t4")) == [Reason.OVER_BUDGET], "its deadline went with it, though it was forgotten"

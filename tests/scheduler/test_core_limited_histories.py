@@ -14,6 +14,7 @@ from scheduler.budgets.headers import Dimension, LimitsTold, Seen
 from scheduler.core import decide
 from scheduler.events import DataplaneResynced, Event, FirstTokenSeen, KnownLimits, TurnArrived, TurnEnded, TurnFailed
 from scheduler.invariants import check, check_step
+from scheduler.money import run_key
 from scheduler.state import State
 from tests.scheduler.histories import History
 
@@ -95,8 +96,8 @@ def play(chance: random.Random, pool: tuple[Replica, ...]) -> None:
         check(state)
         if not isinstance(event, DataplaneResynced):
             check_step(before, effects, state)
-    for run_id, spend in state.spends.limited.young.items():
-        reserved = [turn.reserved_usd or 0.0 for turn in state.turns.values() if turn.run_id == run_id]
+    for run, spend in state.spends.limited.young.items():
+        reserved = [turn.reserved_usd or 0.0 for turn in state.turns.values() if run_key(turn) == run]
         assert spend.reserved == pytest.approx(sum(reserved)), "money that no turn holds"
 
 
