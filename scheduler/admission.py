@@ -20,10 +20,11 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from common.ids import Caller
-from scheduler.economy import SHARE, best_way
+from scheduler.economy import SHARE
 from scheduler.events import ReplicaProbed, RunClass
 from scheduler.parts import FITS_FROM, NO_PARTS, NOTHING, parts_of
 from scheduler.state import STARVES_AFTER, Replica
+from scheduler.ways import NEW_TRIAL, Givens, looked_at, next_way
 
 PROBE_UP = 4
 """A full limit without a queue grows by a quarter a probe, at least by one: 2 s a probe, so it doubles in 8 s."""
@@ -45,6 +46,9 @@ class Obstacle(StrEnum):
     RUNS_KEPT = "the replica keeps its KV cache for the runs that it works on"
     PART_TAKEN = "the caller has its part of the replica beside a caller with fewer runs"
     CACHE_FULL = "turns in flight and interactive runs fill the replica's KV cache"
+
+
+_FULL_OF_BATCH = (Obstacle.FULL, Obstacle.PLACE_KEPT, Obstacle.RUNS_KEPT, Obstacle.CACHE_FULL)
 
 
 def has_room(replica: Replica, run_class: RunClass, caller: Caller | None = None, *, resident: bool = False) -> bool:
@@ -126,8 +130,16 @@ def probed(replica: Replica, probe: ReplicaProbed) -> Replica:
         limit=limit,
         capacity=min(limits, default=None),
         interactive_kept=interactive_kept,
-        way=best_way(replica.economy, kv_tokens or 0, interactive_kept, replica.way),
     )
+
+
+def tried(replica: Replica, givens: Givens, at: float) -> tuple[Replica, Givens]:
+    """`replica` on the way that batch work goes from here on, and what is known of the ways on replicas like it."""
+    economy, way = replica.economy, replica.way
+    is_full = obstacle(replica, RunClass.BATCH) in _FULL_OF_BATCH
+    trial, givens = looked_at(replica.trial, givens, way, economy, at, is_full=is_full)
+    following = next_way(givens, economy, replica.kv_tokens or 0, replica.interactive_kept, way)
+    return replace(replica, way=following, trial=trial if following is way else NEW_TRIAL), givens
 
 
 def parted(replica: Replica, batch_runs: Mapping[Caller, int]) -> Replica:

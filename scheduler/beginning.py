@@ -63,6 +63,7 @@ def initial(replicas: tuple[PoolReplica, ...], at: float, first_sequence: int, s
         line=EMPTY_LINE,
         spends=spends,
         habits=empty,
+        givens=empty,
         run_counts=[0] * 6,
     )
     rebuild_pools(draft)

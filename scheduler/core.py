@@ -12,7 +12,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from scheduler import limited, money, resync, turns
-from scheduler.admission import parted, probed
+from scheduler.admission import parted, probed, tried
 from scheduler.effects import Effect
 from scheduler.events import (
     DataplaneResynced,
@@ -45,6 +45,7 @@ from scheduler.state import (
     State,
 )
 from scheduler.timers import Timer, is_due, set_run_timer, set_turn_timer, take_due
+from scheduler.ways import NOTHING_GIVEN
 
 _SIGNS_OF_LIFE = (TurnStarted, FirstTokenSeen, TurnsRenewed)
 
@@ -111,7 +112,14 @@ def _replica_probed(draft: Draft, event: ReplicaProbed) -> None:
     if before is None:
         return
     batch_runs = {caller: draft.shares.get(caller, NO_SHARE).batch_runs for caller in before.takings}
-    put_replica(draft, parted(probed(before, event), batch_runs))
+    replica = probed(before, event)
+    if replica.kv_tokens is not None:
+        likeness = replica.models, replica.kv_tokens
+        known = draft.givens.get(likeness, NOTHING_GIVEN)
+        replica, givens = tried(replica, known, draft.now)
+        if givens is not known:
+            draft.givens = draft.givens.set(likeness, givens)
+    put_replica(draft, parted(replica, batch_runs))
     draft.roomier.append(event.replica)
     after = draft.replicas[event.replica]
     relearned = event.models is not None and before.models_learned and event.models != before.models

@@ -36,8 +36,6 @@ FIRST_TOKEN_DOWN = 0.5
 PREFILL_SHARE_MAX = 0.9
 ROUNDS = 8
 """Of the iteration: it is within 1 % then."""
-SWITCH_GAIN = 1.05
-"""Another way must promise so many times the turns."""
 
 
 class Way(IntEnum):
@@ -155,17 +153,6 @@ def with_pause(before: Economy, pause_s: float) -> Economy:
     """The means with one more pause that ended."""
     mean_s = pause_s if before.pause_s == 0.0 else before.pause_s + WEIGHT * (pause_s - before.pause_s)
     return replace(before, pause_s=mean_s)
-
-
-def best_way(economy: Economy, kv_tokens: int, interactive_tokens: float, now: Way) -> Way:
-    """The way that leaves most for batch work on a replica with a KV cache of `kv_tokens`, of which interactive runs
-    hold `interactive_tokens`: the one it goes `now` unless another one promises clearly more."""
-    unknown = economy.turns < TURNS_MIN or not (economy.prefill_s and economy.pause_s and economy.context_tokens)
-    if unknown or not kv_tokens:
-        return now
-    rates = predicted(economy, kv_tokens, interactive_tokens)
-    best = max(Way, key=lambda way: rates[way])
-    return best if rates[best] > rates[now] * SWITCH_GAIN else now
 
 
 def predicted(economy: Economy, kv_tokens: int, interactive_tokens: float = 0.0) -> tuple[float, ...]:

@@ -27,6 +27,7 @@ from scheduler.events import Phase, Request, RunClass
 from scheduler.habits import Habit
 from scheduler.ordered import EMPTY, Key, Ordered
 from scheduler.parts import NO_PARTS, NO_TAKINGS, Parts, Takings
+from scheduler.ways import NEW_TRIAL, Givens, Likeness, Trial
 
 TURN_LIMIT_S = 600.0
 """A turn in flight that nobody reported or renewed for so long is dropped and frees its slot."""
@@ -118,6 +119,7 @@ class Replica(Struct, frozen=True, gc=False):
     economy: Economy = NO_ECONOMY
     way: Way = Way.KEPT
     """What batch work does with the KV cache."""
+    trial: Trial = NEW_TRIAL
 
     @property
     def keeps(self) -> bool:
@@ -310,6 +312,7 @@ class State(Struct, frozen=True, gc=False):
     """Replicas whose budget does not fit the next held turn, and when it will."""
     habits: Map[Caller, Habit]
     """How the callers' runs behave."""
+    givens: Map[Likeness, Givens]
     line: Line
     """Who was told to come again."""
     spends: Spends
@@ -346,6 +349,7 @@ class Draft(Struct):
     histories: Histories | None
     dry: Map[ReplicaName, float]
     habits: Map[Caller, Habit]
+    givens: Map[Likeness, Givens]
     line: Line
     spends: Spends
     effects: list[Effect] = field(default_factory=list)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from common.ids import DataplaneId, TurnId
-from scheduler import limited
+from scheduler import limited, ways
 from scheduler.budgets.forecast import grown
 from scheduler.economy import TurnSeen, with_turn
 from scheduler.effects import LogExpiry, Reason, RefuseTurn
 from scheduler.events import (
     FirstTokenSeen,
     Request,
+    RunClass,
     TurnAbandoned,
     TurnArrived,
     TurnEnded,
@@ -122,7 +123,9 @@ def _measure(draft: Draft, turn: Turn, run: Run, prompt_tokens: int, event: Turn
         decode_s,
         replica.in_flight,
     )
-    put_replica(draft, replace(replica, economy=with_turn(replica.economy, seen)))
+    is_interactive = turn.request.run_class is RunClass.INTERACTIVE
+    trial = ways.with_turn(replica.trial, draft.now, draft.now - turn.placed_at, is_interactive=is_interactive)
+    put_replica(draft, replace(replica, economy=with_turn(replica.economy, seen), trial=trial))
 
 
 def failed(draft: Draft, event: TurnFailed) -> None:

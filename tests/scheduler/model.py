@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from scheduler.economy import TurnSeen, best_way, with_pause, with_turn
+from scheduler import ways
+from scheduler.economy import TurnSeen, with_pause, with_turn
 from scheduler.effects import Effect, LogExpiry, PlaceTurn, Reason, RefuseTurn
 from scheduler.events import (
     Event,
@@ -233,6 +234,8 @@ class Model(Known):
         found = prompt - fresh if cached is None else cached
         seen = TurnSeen(self.now, prompt, event.completion_tokens or 0, found, fresh, first_s, decode_s, flying)
         r.economy = with_turn(r.economy, seen)
+        is_interactive = t.request.run_class is RunClass.INTERACTIVE
+        r.trial = ways.with_turn(r.trial, self.now, self.now - t.placed_at, is_interactive=is_interactive)
 
     def came_back(self, run: Run) -> None:
         pause_s = self.now - run.paused_at
@@ -275,8 +278,6 @@ class Model(Known):
         flying = sum(t.replica == r.name for t in self.turns.values())
         r.kv = event.kv_tokens or r.kv
         r.kept = max(r.kept * 0.8, self.resident(r, RunClass.INTERACTIVE))
-        r.way = best_way(r.economy, r.kv or 0, r.kept, r.way)
-        r.parts = self.part(r)
         full = before is None or event.kv_usage is None or event.kv_usage >= 0.8
         waited, r.waiting = r.waiting, event.waiting
         if event.healthy and event.waiting is not None and not full:
@@ -287,6 +288,9 @@ class Model(Known):
             r.limit = None
         elif event.healthy and r.limit is not None and flying >= r.limit:
             r.limit += max(1, r.limit // 4)
+        if r.kv is not None:
+            self.choose_way(r)
+        r.parts = self.part(r)
         if r.ill and not was_ill:
             for t in self.turns.values():
                 if not t.replica and t.run and t.run.home == r.name and self.serves(r, t) and self.tied(t.run):
@@ -295,6 +299,15 @@ class Model(Known):
         if event.models is not None and event.models != r.models:
             r.models = event.models
             self.refuse_unserved()
+
+    def choose_way(self, r: Replica) -> None:
+        known = self.givens.get((r.models, r.kv), ways.NOTHING_GIVEN)
+        full = r.healthy and not self.room(r, RunClass.BATCH, None)
+        r.trial, known = ways.looked_at(r.trial, known, r.way, r.economy, self.now, is_full=full)
+        self.givens[r.models, r.kv] = known
+        following = ways.next_way(known, r.economy, r.kv or 0, r.kept, r.way)
+        if following is not r.way:
+            r.way, r.trial = following, ways.NEW_TRIAL
 
     def go_home(self) -> None:
         for t in sorted(self.turns.values(), key=lambda t: (t.request.run_class, t.key)):

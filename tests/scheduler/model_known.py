@@ -10,6 +10,7 @@ from scheduler.economy import Way
 from scheduler.effects import Effect
 from scheduler.events import RunClass
 from scheduler.habits import Habit
+from scheduler.ways import Givens
 from tests.scheduler.model_records import Replica, Run, Turn
 
 SHARES = {Way.KEPT: 0.8, Way.PARTLY: 1.0, Way.ANEW: 0.92}
@@ -30,6 +31,7 @@ class Known:
     effects: list[Effect] = field(default_factory=list)
     orphaned: dict[DataplaneId, float] = field(default_factory=dict)
     habits: dict[Caller, Habit] = field(default_factory=dict)
+    givens: dict[object, Givens] = field(default_factory=dict)
 
     def flying(self, turn_id: TurnId) -> Turn | None:
         turn = self.turns.get(turn_id)
@@ -48,7 +50,7 @@ class Known:
         batch = [t for t in self.turns.values() if t.replica == r.name and t.request.run_class is RunClass.BATCH]
         return r.since_batch >= state_module.STARVES_AFTER and not batch
 
-    def taken(self, r: Replica, caller: Caller) -> tuple[int, int]:
+    def taken(self, r: Replica, caller: Caller | None) -> tuple[int, int]:
         runs = [x for x in self.runs.values() if x.caller == caller and x.cls is RunClass.BATCH and x.home == r.name]
         flying = [t for t in self.turns.values() if t.replica == r.name and t.request.run_class is RunClass.BATCH]
         resident = sum(x.tokens for x in runs if self.stays(x))
@@ -64,7 +66,7 @@ class Known:
         least = min(count.values())
         return {c: int(equal * 2 / 5 if least < 2 / 5 * n else equal) for c, n in count.items() if least < 2 / 3 * n}
 
-    def room(self, r: Replica, cls: RunClass, caller: Caller, stays: bool = False) -> bool:
+    def room(self, r: Replica, cls: RunClass, caller: Caller | None, stays: bool = False) -> bool:
         flying = [t for t in self.turns.values() if t.replica == r.name]
         cap = min((c for c in (r.limit, r.cap) if c is not None), default=None)
         batch = [t for t in flying if t.request.run_class is RunClass.BATCH]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from common.ids import Caller, DataplaneId, ReplicaName, RunId
 from scheduler.economy import NO_ECONOMY, Economy, Way
 from scheduler.events import Request, RunClass
+from scheduler.ways import NEW_TRIAL, Trial
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Replica:
     kept: float = 0.0
     economy: Economy = NO_ECONOMY
     way: Way = Way.KEPT
+    trial: Trial = NEW_TRIAL
     parts: dict[Caller, int] = field(default_factory=dict)
 
     @property

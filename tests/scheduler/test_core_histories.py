@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler import admission, placement
+from scheduler import admission, placement, ways
 from scheduler import state as state_module
 from scheduler.beginning import initial
 from scheduler.core import decide
@@ -50,10 +50,12 @@ def compare(chance: random.Random) -> None:
 
 @pytest.fixture(params=[0, state_module.COMPARED_MAX], ids=["pools-in-order", "pools-compared"], autouse=True)
 def compared_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of choosing in a pool; and batch turns that starve soon enough for a short history."""
+    """Both ways of choosing in a pool; batch turns starve and trials end soon enough for a short history."""
     monkeypatch.setattr(state_module, "COMPARED_MAX", request.param)
     for module in (admission, placement, state_module):
         monkeypatch.setattr(module, "STARVES_AFTER", 2)
+    for name in ("SETTLING_TURNS", "PART_TURNS", "TRIED_TURNS"):
+        monkeypatch.setattr(ways, name, 1)
 
 
 def test_every_invariant_holds_after_every_event(request: pytest.FixtureRequest) -> None:

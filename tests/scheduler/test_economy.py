@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.economy import NO_ECONOMY, Economy, TurnSeen, Way, best_way, predicted, with_pause, with_turn
+from scheduler.economy import NO_ECONOMY, Economy, TurnSeen, Way, predicted, with_pause, with_turn
+from scheduler.ways import NOTHING_GIVEN, next_way
 
 KV_TOKENS = 16_384
 
@@ -22,16 +23,21 @@ def after_turns(prefill_s: float, token_s: float, gap_s: float, cached: int = 0)
     return economy
 
 
+def predicted_way(economy: Economy, now: Way) -> Way:
+    """The way that follows where none was tried."""
+    return next_way(NOTHING_GIVEN, economy, KV_TOKENS, 0.0, now)
+
+
 def test_where_prefill_is_dear_prefixes_are_kept() -> None:
-    assert best_way(after_turns(240e-6, 60e-3, 0.65), KV_TOKENS, 0.0, Way.ANEW) is Way.KEPT
+    assert predicted_way(after_turns(240e-6, 60e-3, 0.65), Way.ANEW) is Way.KEPT
 
 
 def test_where_steps_cost_more_than_prefill_turns_fill_the_engine() -> None:
-    assert best_way(after_turns(40e-6, 14e-3, 0.2), KV_TOKENS, 0.0, Way.KEPT) is Way.ANEW
+    assert predicted_way(after_turns(40e-6, 14e-3, 0.2), Way.KEPT) is Way.ANEW
 
 
 def test_between_the_two_some_more_runs_are_kept_than_all_find_their_prefixes() -> None:
-    ways = [best_way(after_turns(p * 1e-6, 14e-3, 0.2), KV_TOKENS, 0.0, Way.ANEW) for p in range(40, 400, 10)]
+    ways = [predicted_way(after_turns(p * 1e-6, 14e-3, 0.2), Way.ANEW) for p in range(40, 400, 10)]
     assert ways == sorted(ways, reverse=True)
     assert set(ways) == set(Way)
 
@@ -40,17 +46,17 @@ def test_long_pauses_are_not_waited_for() -> None:
     economy = after_turns(240e-6, 60e-3, 0.65)
     for _ in range(500):
         economy = with_pause(economy, 60.0)
-    assert best_way(economy, KV_TOKENS, 0.0, Way.KEPT) is Way.ANEW
+    assert predicted_way(economy, Way.KEPT) is Way.ANEW
 
 
 def test_nothing_changes_before_a_few_turns_are_known() -> None:
     economy = with_turn(NO_ECONOMY, seen(1.0, 40e-6, 14e-3))
-    assert all(best_way(economy, KV_TOKENS, 0.0, way) is way for way in Way)
+    assert all(predicted_way(economy, way) is way for way in Way)
 
 
 def test_a_close_call_changes_nothing() -> None:
     economies = [after_turns(prefill_s * 1e-6, 20e-3, 0.4) for prefill_s in range(20, 400, 5)]
-    ways = [tuple(best_way(e, KV_TOKENS, 0.0, way) for way in (Way.KEPT, Way.ANEW)) for e in economies]
+    ways = [tuple(predicted_way(e, way) for way in (Way.KEPT, Way.ANEW)) for e in economies]
     assert any(kept < anew for kept, anew in ways), "between two ways there is a range where either is left as it is"
     assert all(kept <= anew for kept, anew in ways)
 
