@@ -538,6 +538,7 @@ class ReplicaStatus(_message.Message):
     KV_USAGE_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     RESTS_S_FIELD_NUMBER: _builtins.int
+    BATCH_PREFIXES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name in the pool file."""
     kind: _turn_pb2.ReplicaKind.ValueType
@@ -558,6 +559,10 @@ class ReplicaStatus(_message.Message):
     """Share of the KV cache in use, 0 to 1."""
     rests_s: _builtins.float
     """It gets no turn for so many seconds, after a 429 or failures in a row."""
+    batch_prefixes: _builtins.str
+    """What batch work does with the prefixes of its runs there: "kept", "partly kept" or "computed anew"; absent where
+    the size of the KV cache is not known.
+    """
     @_builtins.property
     def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Models it serves, as configured or learned."""
@@ -581,11 +586,14 @@ class ReplicaStatus(_message.Message):
         kv_usage: _builtins.float | None = ...,
         limits: _abc.Iterable[Global___LimitStatus] | None = ...,
         rests_s: _builtins.float = ...,
+        batch_prefixes: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_engine_running", b"_engine_running", "_engine_waiting", b"_engine_waiting", "_kv_usage", b"_kv_usage", "capacity", b"capacity", "engine_running", b"engine_running", "engine_waiting", b"engine_waiting", "kv_usage", b"kv_usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_prefixes", b"_batch_prefixes", "_capacity", b"_capacity", "_engine_running", b"_engine_running", "_engine_waiting", b"_engine_waiting", "_kv_usage", b"_kv_usage", "batch_prefixes", b"batch_prefixes", "capacity", b"capacity", "engine_running", b"engine_running", "engine_waiting", b"engine_waiting", "kv_usage", b"kv_usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_engine_running", b"_engine_running", "_engine_waiting", b"_engine_waiting", "_kv_usage", b"_kv_usage", "capacity", b"capacity", "engine_running", b"engine_running", "engine_waiting", b"engine_waiting", "healthy", b"healthy", "in_flight", b"in_flight", "kind", b"kind", "kv_usage", b"kv_usage", "limits", b"limits", "models", b"models", "name", b"name", "reserved", b"reserved", "rests_s", b"rests_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_prefixes", b"_batch_prefixes", "_capacity", b"_capacity", "_engine_running", b"_engine_running", "_engine_waiting", b"_engine_waiting", "_kv_usage", b"_kv_usage", "batch_prefixes", b"batch_prefixes", "capacity", b"capacity", "engine_running", b"engine_running", "engine_waiting", b"engine_waiting", "healthy", b"healthy", "in_flight", b"in_flight", "kind", b"kind", "kv_usage", b"kv_usage", "limits", b"limits", "models", b"models", "name", b"name", "reserved", b"reserved", "rests_s", b"rests_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__batch_prefixes: _TypeAlias = _typing.Literal["batch_prefixes"]  # noqa: Y015
+    _WhichOneofArgType__batch_prefixes: _TypeAlias = _typing.Literal["_batch_prefixes", b"_batch_prefixes"]  # noqa: Y015
     _WhichOneofReturnType__capacity: _TypeAlias = _typing.Literal["capacity"]  # noqa: Y015
     _WhichOneofArgType__capacity: _TypeAlias = _typing.Literal["_capacity", b"_capacity"]  # noqa: Y015
     _WhichOneofReturnType__engine_running: _TypeAlias = _typing.Literal["engine_running"]  # noqa: Y015
@@ -594,6 +602,8 @@ class ReplicaStatus(_message.Message):
     _WhichOneofArgType__engine_waiting: _TypeAlias = _typing.Literal["_engine_waiting", b"_engine_waiting"]  # noqa: Y015
     _WhichOneofReturnType__kv_usage: _TypeAlias = _typing.Literal["kv_usage"]  # noqa: Y015
     _WhichOneofArgType__kv_usage: _TypeAlias = _typing.Literal["_kv_usage", b"_kv_usage"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_prefixes) -> _WhichOneofReturnType__batch_prefixes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__capacity) -> _WhichOneofReturnType__capacity | None: ...
     @_typing.overload

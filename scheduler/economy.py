@@ -45,6 +45,11 @@ class Way(IntEnum):
     PARTLY = 1
     ANEW = 2
 
+    @property
+    def words(self) -> str:
+        """For people: what becomes of the prefixes."""
+        return ("kept", "partly kept", "computed anew")[self]
+
 
 SHARE = (0.8, 1.0, 0.92)
 """Of the KV cache by way: for the prefixes of runs, where they are kept, beside those of interactive runs; with four

@@ -52,6 +52,8 @@ class ReplicaSummary(Struct, frozen=True):
     limits: tuple[LimitSummary, ...] = ()
     rests_s: float = 0.0
     """It gets no turn for so long, after a 429 or failures in a row."""
+    batch_prefixes: str | None = None
+    """What batch work does with them there; None where the size of the KV cache is not known."""
 
 
 class HeldSummary(Struct, frozen=True):
@@ -110,6 +112,7 @@ def _replica(state: State, name: ReplicaName, at: float) -> ReplicaSummary:
         kv_usage=replica.kv_usage,
         limits=tuple(_limit(window, at) for window in budget.windows) if budget is not None else (),
         rests_s=max(0.0, budget.open_at - at) if budget is not None else 0.0,
+        batch_prefixes=replica.way.words if replica.kv_tokens is not None else None,
     )
 
 

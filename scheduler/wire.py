@@ -317,6 +317,7 @@ def write_status(summary: Summary) -> scheduler_pb2.WatchResponse:
                 for limit in replica.limits
             ],
             rests_s=replica.rests_s,
+            batch_prefixes=replica.batch_prefixes,
         )
     for held in summary.held:
         message.held.add(
@@ -346,6 +347,7 @@ def status_json(summary: Summary) -> Mapping[str, object]:
                 "engine_running": replica.engine_running,
                 "engine_waiting": replica.engine_waiting,
                 "kv_usage": replica.kv_usage,
+                "batch_prefixes": replica.batch_prefixes,
                 "limits": [
                     {
                         "dimension": limit.dimension,

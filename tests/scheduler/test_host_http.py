@@ -61,6 +61,7 @@ async def test_status_tells_replicas_held_turns_and_runs() -> None:
             "engine_running": None,
             "engine_waiting": None,
             "kv_usage": None,
+            "batch_prefixes": None,
             "limits": [],
             "rests_s": 0.0,
         }
