@@ -256,7 +256,7 @@ def refuses(draft: Draft, turn: Turn, run: Run | None) -> bool:
     if _fits_nowhere(draft, turn, need):
         refuse_for_size(draft, turn)
         return True
-    if not can_afford(draft, turn):
+    if request.budget_usd is not None and not can_afford(draft, turn):
         _refuse(
             draft, turn, Reason.OVER_BUDGET, "the run's x-luftpause-budget-usd does not cover the turn's likely price"
         )

@@ -26,6 +26,8 @@ from scheduler.state import Draft, Replica, State, Turn
 
 def with_usd(draft: Draft, turn: Turn) -> Turn:
     """A turn that is not refused, with its likely price reserved if its run has a budget of money."""
+    if turn.request.budget_usd is None:
+        return turn
     run, spend = run_key(turn), spend_of(draft, turn)
     if spend is None or run is None:
         return turn
@@ -71,8 +73,8 @@ def forecast_of(state: State, run_id: RunId, caller: Caller, steps: int, now: fl
 
 
 def take_in(draft: Draft, run_id: RunId, request: Request, held_s: float) -> Request:
-    """A turn of a run that arrives, with the deadline that its run named before if it names none; what it names itself
-    holds for the run from now on, if the client names the run."""
+    """A turn of a run that arrives, with the budget and the deadline that its run named before if it names none; what
+    it names itself holds for the run from now on, if the client names the run."""
     run, limit, deadline_s = (run_id, request.caller), request.budget_usd, request.deadline_s
     arrived_at = draft.now - held_s
     if request.run_id is not None and (limit is not None or deadline_s is not None):
@@ -81,12 +83,14 @@ def take_in(draft: Draft, run_id: RunId, request: Request, held_s: float) -> Req
         if spends is not draft.spends:
             draft.spends = spends
             _record(draft, run)
-    if deadline_s is not None:
-        return request
     spend = spending.find(draft.spends, run)
-    if spend is None or spend.deadline == math.inf:
+    if spend is None or not spend.is_limited:
         return request
-    return replace(request, deadline_s=spend.deadline - arrived_at)
+    if limit is None and spend.limit < math.inf:
+        limit = spend.limit
+    if deadline_s is None and spend.deadline < math.inf:
+        deadline_s = spend.deadline - arrived_at
+    return replace(request, budget_usd=limit, deadline_s=deadline_s)
 
 
 def run_ended(draft: Draft, run: RunKey) -> None:
@@ -100,10 +104,10 @@ def run_ended(draft: Draft, run: RunKey) -> None:
 def settle_usd(draft: Draft, turn: Turn, usd: float) -> None:
     """Adds what a turn did cost to what its run has spent, once. Of runs that nobody named a budget for, those count
     that the client names: they may name one later."""
-    turn_id, run = turn.request.turn_id, run_key(turn)
-    if run is None or (turn.reserved_usd is None and (usd == 0.0 or turn.request.run_id is None)):
+    if turn.reserved_usd is None and (usd == 0.0 or turn.request.run_id is None):
         return
-    if spending.is_settled(draft.spends, turn_id):
+    turn_id, run = turn.request.turn_id, run_key(turn)
+    if run is None or spending.is_settled(draft.spends, turn_id):
         return
     draft.spends = spending.settle(draft.spends, run, turn_id, usd)
     _record(draft, run, turn_id)
@@ -182,4 +186,4 @@ def usd_of(replica: Replica, request: Request, prompt: float, completion: float,
 
 def likely_usd(replica: Replica, request: Request, need: Need) -> float:
     """US dollars that a turn is likely to cost at `replica`."""
-    return usd_of(replica, request, need.prompt, need.completion)
+    return 0.0 if replica.prices is None else usd_of(replica, request, need.prompt, need.completion)

@@ -178,8 +178,15 @@ def leave_flight(draft: Draft, turn: Turn, end: TurnEnded | TurnFailed | None = 
         tokens, is_measured = whole.prompt_tokens + (whole.completion_tokens or 0), True
         if turn.reservation is not None and whole.completion_tokens is not None:
             turn_s = draft.now - turn.placed_at if turn.placed_at else 0.0
-            context = grown(context, turn.request.model, whole.prompt_tokens, whole.completion_tokens, turn_s)
-            context = replace(context, max_tokens=turn.request.max_tokens)
+            request, prompt_tokens = turn.request, whole.prompt_tokens
+            context = grown(
+                context,
+                request.model,
+                prompt_tokens,
+                whole.completion_tokens,
+                turn_s=turn_s,
+                max_tokens=request.max_tokens,
+            )
     in_flight, turns_done = without(run.in_flight, turn.request.turn_id), run.turns_done + done
     settled = replace(
         run,

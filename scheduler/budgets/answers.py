@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from scheduler.budgets.headers import PERIODS_S, Seen
-from scheduler.budgets.windows import RAISED, Mark, Window, aged, full, is_doubted, is_plain, plain_level
+from scheduler.budgets.windows import RAISED, Mark, Window, aged, full, is_doubted, level_at
 
 PERIOD_S = 60.0
 """What is assumed until a reset tells more: limits are by the minute as a rule."""
@@ -27,19 +27,31 @@ OVERHEAD_STEP, OVERHEAD_STEP_ALONE = 0.01, 0.1
 """Of what was expected. What somebody else uses of the window looks the same once, and is none of a turn's cost."""
 
 
+def is_as_expected(window: Window, seen: Seen, mark: Mark, expected: float, at: float) -> bool:
+    """Whether what the answer to a turn told is one more telling of the token bucket that the window is known to be,
+    and of an account that is right, `expected` being what the provider was thought to take when the turn arrived: then
+    there is nothing to conclude, as from nearly every answer of a provider that nobody else uses."""
+    limit, remaining, reset_s, then = window.limit, seen.remaining, seen.reset_s, mark.then
+    if window.evidence > -EVIDENCE_MAX or window.trust < 1.0 or window.caution or window.overhead or mark.is_alone:
+        return False
+    if seen.limit != limit or seen.dimension is not window.dimension or remaining is None or reset_s is None:
+        return False
+    if (seen.label != window.label and (seen.label or not window.configured)) or then.rolled != window.rolled:
+        return False
+    off = remaining - (then.level + window.shifted - then.shifted)
+    if off > ROUNDED:
+        if _surely_off(window, level_at(window, at), remaining, mark) >= NOTED * limit:
+            return False
+    elif off <= -NOTED * limit or mark.charge - off - expected > ROUNDED:
+        return False
+    return _is_full_after(limit - remaining, window.period_s, limit, reset_s)
+
+
 def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
     """Corrects a window by what the answer to a turn told at `at`; `mark`: that turn's own charge."""
     remaining = seen.remaining
-    is_as_thought = _is_as_thought(window, seen)
-    if is_as_thought and mark is not None and mark.rolled == window.rolled and is_plain(window):
-        assert remaining is not None
-        level = plain_level(window, at)
-        shift = _shift(window, level, remaining, mark)
-        if abs(shift) < NOTED * window.limit:
-            return window  # as nearly every answer of a provider that nobody else uses
-        return _corrected(window, remaining, level, shift, max(at, window.at))
     window = aged(window, at)
-    if not is_as_thought:
+    if not _is_as_thought(window, seen):
         window = _sized(window, seen, mark, at)
     if remaining is None:
         return replace(window, told=True)
@@ -49,7 +61,7 @@ def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
         return replace(window, told=True, told_remaining=remaining, level=level)
     if mark is None:
         shift = min(0.0, remaining - window.level)
-    elif mark.rolled != window.rolled:
+    elif mark.then.rolled != window.rolled:
         shift = min(0.0, remaining - window.level) if window.is_fixed else 0.0
     else:
         shift = _shift(window, window.level, remaining, mark)
@@ -59,27 +71,23 @@ def see(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
             shift = 0.0
         elif window.distrust_s:
             shift = min(shift, RAISED * window.limit)
-    return _corrected(window, remaining, window.level, shift, window.at)
-
-
-def _corrected(window: Window, remaining: float, level: float, shift: float, at: float) -> Window:
-    """A window of `level` at `at`, of which `remaining` was told: its account was off by `shift`."""
-    return replace(
-        window,
-        told=True,
-        told_remaining=remaining,
-        level=min(window.capacity, level + shift),
-        at=at,
-        shifted=window.shifted + shift,
-    )
+        elif abs(shift) < NOTED * window.limit:
+            shift = 0.0
+    level = min(window.capacity, window.level + shift)
+    shifted = window.shifted + shift
+    return replace(window, told=True, told_remaining=remaining, level=level, shifted=shifted)
 
 
 def _shift(window: Window, level: float, remaining: float, mark: Mark) -> float:
     """How far an account of `level` is off, by an answer that told `remaining`: see the theory in `windows`."""
-    then_off = remaining - (mark.level + window.shifted - mark.shifted)
-    if then_off <= 0:
-        return then_off
-    unseen = window.flying - mark.charge + mark.unsure + window.settled - mark.settled
+    then = mark.then
+    then_off = remaining - (then.level + window.shifted - then.shifted)
+    return _surely_off(window, level, remaining, mark) if then_off > 0 else then_off
+
+
+def _surely_off(window: Window, level: float, remaining: float, mark: Mark) -> float:
+    """How far an account of `level` is surely too low, in whatever order turns arrived."""
+    unseen = window.flying - mark.charge + mark.unsure + window.settled - mark.then.settled
     surely_off = remaining - level - unseen - ROUNDED
     return surely_off if surely_off > 0 else 0.0
 
@@ -87,13 +95,14 @@ def _shift(window: Window, level: float, remaining: float, mark: Mark) -> float:
 def taken_on_arrival(window: Window, seen: Seen, mark: Mark, expected: float) -> Window:
     """Learns how much more than `expected` was taken when a turn arrived, by small steps: turns overtake each other, so
     that only the middle of many is right; larger ones where it was alone."""
-    if seen.remaining is None or mark.rolled != window.rolled or window.trust < 1.0:
+    then = mark.then
+    if seen.remaining is None or then.rolled != window.rolled or window.trust < 1.0:
         return window
-    more = mark.level + mark.charge + window.shifted - mark.shifted - seen.remaining - expected
+    more = then.level + mark.charge + window.shifted - then.shifted - seen.remaining - expected
     if more <= ROUNDED and not window.overhead:
         return window
     more = max(0.0, min(OVERHEAD_MAX * window.limit, more))
-    is_alone = mark.is_alone and window.charged == mark.charged
+    is_alone = mark.is_alone and window.charged == then.charged
     step = (OVERHEAD_STEP_ALONE if is_alone else OVERHEAD_STEP) * expected
     overhead = max(window.overhead - step, min(window.overhead + step, more))
     return window if overhead == window.overhead else replace(window, overhead=overhead)
@@ -144,13 +153,13 @@ def window_of(windows: Sequence[Window], seen: Seen) -> int | None:
         if window.dimension is not seen.dimension:
             continue
         same += 1
-        is_named_alike = window.label == seen.label
-        if window.configured and (is_named_alike or not seen.label):
+        if not window.configured:
+            if window.label == seen.label:
+                told_before = number
+        elif not seen.label or window.label == seen.label:
             if seen.limit == window.limit:
                 return number
             likely = number
-        elif is_named_alike and not window.configured:
-            told_before = number
     if told_before is not None or seen.limit is not None:
         return told_before
     return likely if same == 1 else None
@@ -169,7 +178,7 @@ def _is_full_after(used: float, period_s: float, limit: float, reset_s: float) -
     """Whether a bucket of that period is full again `reset_s` after so much is used."""
     expected_s = used * period_s / limit
     off_s = abs(expected_s - reset_s)
-    return off_s <= 0.03 * expected_s or off_s <= min(RESET_TOLERANCE_S, 0.05 + 0.1 * expected_s)
+    return off_s <= 0.03 * expected_s or (off_s <= RESET_TOLERANCE_S and off_s <= 0.05 + 0.1 * expected_s)
 
 
 def _sized(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
@@ -199,7 +208,7 @@ def _sized(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
         period_s = min((p for p in PERIODS_S.values() if p >= seen.reset_s), default=period_s)
     learned = window.learned and not seen.limit
     told = replace(window, limit=limit, period_s=period_s, resets_at=resets_at, evidence=evidence, learned=learned)
-    charged_then = window.charged if mark is None else mark.charged
+    charged_then = window.charged if mark is None else mark.then.charged
     return replace(told, implied_s=_implied_s(limit, seen), charged_then=charged_then)
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from scheduler.budgets.ledger import Budget, Price, needs
 from scheduler.budgets.prediction import Histories, HistoryKey, Need, mean_and_deviation
@@ -84,20 +83,24 @@ class Forecast(Struct, frozen=True, gc=False):
 
 
 def grown(
-    context: Context | None, model: str, prompt_tokens: int, completion_tokens: int, turn_s: float = 0.0
+    context: Context | None,
+    model: str,
+    prompt_tokens: int,
+    completion_tokens: int,
+    *,
+    turn_s: float = 0.0,
+    max_tokens: int | None = None,
 ) -> Context:
-    """The context after a turn that took `turn_s` seconds; 0: not known."""
+    """The context after a turn that took `turn_s` seconds (0: not known) and allowed `max_tokens`."""
     if context is None or context.model != model:
-        return Context(model, prompt_tokens, completion_tokens, 0.0, turn_s)
+        return Context(model, prompt_tokens, completion_tokens, 0.0, turn_s, max_tokens)
     if context.turn_s and turn_s:
         turn_s = context.turn_s + GROWTH_STEP * (turn_s - context.turn_s)
-    growth = prompt_tokens - context.prompt_tokens
-    context = replace(context, prompt_tokens=prompt_tokens, turn_s=turn_s or context.turn_s)
-    if growth < 0:
-        return context  # it was made shorter
-    off = abs(growth - context.growth)
-    mean = context.growth + GROWTH_STEP * (growth - context.growth)
-    return replace(context, growth=mean, deviation=context.deviation + GROWTH_STEP * (off - context.deviation))
+    added, growth, deviation = prompt_tokens - context.prompt_tokens, context.growth, context.deviation
+    if added >= 0:  # else it was made shorter
+        deviation += GROWTH_STEP * (abs(added - growth) - deviation)
+        growth += GROWTH_STEP * (added - growth)
+    return Context(model, prompt_tokens, growth, deviation, turn_s or context.turn_s, max_tokens)
 
 
 def forecast(

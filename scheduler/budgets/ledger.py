@@ -21,7 +21,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from scheduler.budgets import blame, learned, sizes
-from scheduler.budgets.answers import ROUNDED, as_fixed_as, first_seen, see, taken_on_arrival, window_of, without_word
+from scheduler.budgets.answers import (
+    ROUNDED,
+    as_fixed_as,
+    first_seen,
+    is_as_expected,
+    see,
+    taken_on_arrival,
+    window_of,
+    without_word,
+)
 from scheduler.budgets.headers import Dimension, LimitsTold, Seen
 from scheduler.budgets.learned import Usage, sent
 from scheduler.budgets.prediction import Need
@@ -33,6 +42,7 @@ from scheduler.budgets.windows import (
     credit,
     fits_at,
     full,
+    is_plenty,
     level_at,
     refused,
 )
@@ -149,6 +159,8 @@ def opens_at(budget: Budget, need: Need, usd: float, at: float) -> float:
     taken = _taken(budget, need, usd)
     for window in budget.windows:
         amount = taken[window.dimension] + window.overhead
+        if is_plenty(window, amount):
+            continue
         # What never fits takes all of a window.
         if amount >= window.limit and never_fits(budget, need, at) is not None:
             return math.inf
@@ -175,18 +187,17 @@ def headroom(budget: Budget, need: Need, usd: float, at: float) -> float:
 
 def reserve(budget: Budget, need: Need, usd: float, at: float) -> tuple[Budget, Reservation]:
     """Takes what the turn needs of every window, at once."""
-    taken, surely = _taken(budget, need, usd), _by_dimension(need.prompt_least, 0.0, 0.0)
-    windows, marks = [], []
+    taken, least = _taken(budget, need, usd), need.prompt_least
+    surely = 1.0, least, least, 0.0, 0.0
+    marks = []
     for window in budget.windows:
-        amount = taken[window.dimension] + window.overhead
-        unsure = amount - surely[window.dimension]
-        charged, mark = charge(window, amount, unsure if unsure > 0 else 0.0, at)
-        windows.append(charged)
-        marks.append(mark)
+        dimension = window.dimension
+        marks.append(charge(window, taken[dimension] + window.overhead, surely[dimension], at))
     is_probe = budget.opened > 0 or budget.refusals > 0
-    probing = budget.probing or is_probe
-    usage = None if budget.usage is None else sent(budget.usage, 1.0, taken[Dimension.TOKENS], at)
-    after = replace(budget, windows=tuple(windows), in_flight=budget.in_flight + 1, probing=probing, usage=usage)
+    after = replace(budget, windows=tuple([mark.then for mark in marks]), in_flight=budget.in_flight + 1)
+    if is_probe or budget.usage is not None:
+        usage = None if budget.usage is None else sent(budget.usage, 1.0, taken[Dimension.TOKENS], at)
+        after = replace(after, probing=budget.probing or is_probe, usage=usage)
     return after, Reservation(need, tuple(marks), usd, is_probe)
 
 
@@ -198,31 +209,35 @@ def settle(
     `was_taken`: whether the provider had taken it off its windows at all."""
     need, marks = reservation.need, reservation.marks
     if spent is None:
-        spent = Spent(need.prompt, need.completion, reservation.usd)
-    actual = _by_dimension(spent.prompt, spent.completion, spent.usd)
+        prompt, completion, usd = need.prompt, need.completion, reservation.usd
+    else:
+        prompt, completion, usd = spent.prompt, spent.completion, spent.usd
+    actual = 1.0, prompt + completion, prompt, completion, usd
     windows = list(budget.windows)
     for number, mark in enumerate(marks):
         window = windows[number]
         windows[number] = credit(window, mark, actual[window.dimension], at, was_taken=was_taken)
-    usage = budget.usage
-    if usage is not None and not was_taken:
-        usage = sent(usage, -1.0, -_taken(budget, need, 0.0)[Dimension.TOKENS], at)
-    return replace(
-        budget,
-        windows=tuple(windows),
-        in_flight=budget.in_flight - 1,
-        probing=budget.probing and not reservation.is_probe,
+    after = replace(budget, windows=tuple(windows), in_flight=budget.in_flight - 1)
+    if reservation.is_probe:
+        after = replace(after, probing=False)
+    if was_taken:
         # An answer that told nothing is a word too: there is nothing to wait for.
-        waits_for_word=budget.waits_for_word and not was_taken,
-        usage=usage,
-    )
+        return replace(after, waits_for_word=False) if after.waits_for_word else after
+    if after.usage is None:
+        return after
+    return replace(after, usage=sent(after.usage, -1.0, -_taken(budget, need, 0.0)[Dimension.TOKENS], at))
 
 
 def told(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at: float) -> Budget:
     """Takes in what the headers of a turn's answer tell of the windows."""
     windows, counted = budget.windows, budget.counted
-    taken = _taken(budget, reservation.need, 0.0) if reservation is not None else ()
-    for seen in limits.seen:
+    marks: tuple[Mark, ...] = ()
+    taken: tuple[float, ...] = ()
+    if reservation is not None:
+        marks, taken = reservation.marks, _taken(budget, reservation.need, 0.0)
+    for place, seen in enumerate(limits.seen):
+        if place < len(marks) and is_as_expected(windows[place], seen, marks[place], taken[seen.dimension], at):
+            continue
         number = window_of(windows, seen)
         if number is None:
             new = first_seen(seen, _in_flight_beside(budget, reservation, seen.dimension), at)
@@ -230,8 +245,8 @@ def told(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at
                 windows = (*(without_word(window, seen) for window in windows), new)
             continue
         mark, window = None, windows[number]
-        if reservation is not None and number < len(reservation.marks):
-            mark = reservation.marks[number]
+        if reservation is not None and number < len(marks):
+            mark = marks[number]
             if window.dimension in sizes.COUNTED:
                 if mark.is_alone:
                     counted = _counted(counted, window, seen, mark, reservation.need)
@@ -330,18 +345,13 @@ def emptied(budget: Budget, unused_s: float, at: float) -> Budget:
     return replace(budget, windows=tuple(windows))
 
 
-def _by_dimension(prompt: float, completion: float, usd: float) -> tuple[float, ...]:
-    """What one turn takes of a window, by its dimension."""
-    return 1.0, prompt + completion, prompt, completion, usd
-
-
 def _taken(budget: Budget, need: Need, usd: float) -> tuple[float, ...]:
     """What the provider is thought to take of a window when a turn arrives, but for its `overhead`, by its
     dimension."""
-    completion = need.completion
-    if need.max_tokens is not None and completion < budget.counted * need.max_tokens:
-        completion = budget.counted * need.max_tokens
-    return _by_dimension(need.on_arrival, completion, usd)
+    prompt, completion, max_tokens = need.on_arrival, need.completion, need.max_tokens
+    if max_tokens is not None and completion < budget.counted * max_tokens:
+        completion = budget.counted * max_tokens
+    return 1.0, prompt + completion, prompt, completion, usd
 
 
 def _in_flight_beside(budget: Budget, reservation: Reservation | None, dimension: Dimension) -> float:
@@ -363,7 +373,7 @@ def _counted(counted: float, window: Window, seen: Seen, mark: Mark, need: Need)
     if need.max_tokens < need.on_arrival:
         return counted  # how the prompt was counted matters more
     limit = window.limit if seen.limit is None else seen.limit
-    if window.trust < 1.0 or limit > window.limit or mark.level + mark.charge < limit - ROUNDED:
+    if window.trust < 1.0 or limit > window.limit or mark.then.level + mark.charge < limit - ROUNDED:
         return counted
     prompt = need.prompt_least if window.dimension is Dimension.TOKENS else 0.0
     share = max(0.0, min(1.0, (limit - seen.remaining - prompt) / need.max_tokens))

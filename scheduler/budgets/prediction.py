@@ -68,7 +68,6 @@ class History(Struct, frozen=True, gc=False):
     """Prompt tokens a byte of the request."""
     deviation: float = 0.1
     """Mean of how far the ratio was off, as a share of it."""
-    covered: int = 0
 
 
 _NO_HISTORY = History()
@@ -170,32 +169,27 @@ def _put(histories: Histories, key: HistoryKey, history: History) -> Histories:
 
 
 def _learned(history: History, covered: bool, prompt_bytes: int, prompt_tokens: int, completion: int) -> History:
+    turns, weight = history.turns, history.weight
     number = min(BINS - 1, int(math.log1p(completion) / _GROWTH))
     bins = list(history.bins)
     if number >= len(bins):
         bins += [0.0] * (number + 1 - len(bins))
-    bins[number] += history.weight
-    total, weight = history.total + history.weight, history.weight / FADE
+    bins[number] += weight
+    total, weight = history.total + weight, weight / FADE
     if weight > _RESCALED_AT:
         bins, total, weight = [each / weight for each in bins], total / weight, 1.0
     quantile = history.quantile + STEP * (COVERAGE - covered)
+    if not QUANTILE_MIN <= quantile <= QUANTILE_MAX:
+        quantile = QUANTILE_MAX if quantile > QUANTILE_MAX else QUANTILE_MIN
     ratio, deviation = history.ratio, history.deviation
     if prompt_bytes:
-        ratio_now = prompt_tokens / prompt_bytes
-        step = max(RATIO_STEP, 1 / (history.turns + 1))
-        off = abs(ratio_now - ratio) / ratio if history.turns and ratio else deviation
-        deviation = max(DEVIATION_MIN, deviation + step * (off - deviation))
-        ratio += step * (ratio_now - ratio)
-    return History(
-        history.turns + 1,
-        tuple(bins),
-        weight,
-        total,
-        max(QUANTILE_MIN, min(QUANTILE_MAX, quantile)),
-        ratio,
-        deviation,
-        history.covered + covered,
-    )
+        more = prompt_tokens / prompt_bytes - ratio
+        step = RATIO_STEP if turns >= 1 / RATIO_STEP else 1 / (turns + 1)
+        if turns and ratio:
+            deviation += step * (abs(more) / ratio - deviation)
+            deviation = deviation if deviation > DEVIATION_MIN else DEVIATION_MIN
+        ratio += step * more
+    return History(turns + 1, tuple(bins), weight, total, quantile, ratio, deviation)
 
 
 def _at_quantile(history: History) -> float:

@@ -59,6 +59,7 @@ LEARNED_GROWS_BELOW = 0.25
 CAUTION_AFTER_429 = 0.25
 CAUTION_MAX = 1.0
 CAUTION_HALF_LIFE_S = 120.0
+PLENTY = 1 + CAUTION_MAX
 
 
 class Window(Struct, frozen=True, gc=False):
@@ -136,18 +137,12 @@ class Mark(Struct, frozen=True, gc=False):
     """The account right after a turn's own charge, which the answer's headers are compared with."""
 
     charge: float
-    level: float
-    shifted: float
-    rolled: int
-    marked_at: float
     unsure: float
     """What of the charge the provider may not have taken."""
     is_alone: bool
     """Nothing else was in flight."""
-    charged: float
-    """All that was ever charged, with it."""
-    settled: float
-    """What turns had cost that ended before it."""
+    then: Window
+    """Right after the charge."""
 
 
 def full(dimension: Dimension, label: str, limit: float, period_s: float, at: float) -> Window:
@@ -185,13 +180,13 @@ def aged(window: Window, at: float) -> Window:
     return replace(window, at=at)
 
 
-def is_plain(window: Window) -> bool:
-    """Whether it is a token bucket that is believed, and no caution is due: what the fast ways are for."""
-    return window.trust == 1.0 and not window.caution and (window.evidence < 0 or not (window.evidence or window.told))
-
-
-def plain_level(window: Window, at: float) -> float:
-    """What a plain one holds at `at`."""
+def plain_level(window: Window, at: float) -> float | None:
+    """What a plain window holds at `at`: a token bucket that is believed, and no caution is due, as nearly all are;
+    None: it is another one."""
+    if window.evidence >= 0 and (window.told or window.evidence):
+        return None
+    if window.caution or window.trust < 1.0:
+        return None
     limit = window.limit
     level = window.level + (at - window.at) * limit / window.period_s
     return level if level < limit else limit
@@ -199,7 +194,8 @@ def plain_level(window: Window, at: float) -> float:
 
 def level_at(window: Window, at: float) -> float:
     """What is left of any window at `at`."""
-    return plain_level(window, at) if is_plain(window) else aged(window, at).level
+    level = plain_level(window, at)
+    return aged(window, at).level if level is None else level
 
 
 def needed(window: Window, amount: float, at: float) -> float:
@@ -211,15 +207,13 @@ def needed(window: Window, amount: float, at: float) -> float:
     return amount if amount < WHOLE * capacity else WHOLE * capacity
 
 
+def is_plenty(window: Window, amount: float) -> bool:
+    """Whether a token bucket has room for `amount` whatever came in since, and however cautious we are."""
+    return window.evidence < 0 and window.level >= PLENTY * amount + MARGIN * window.limit
+
+
 def fits_at(window: Window, amount: float, at: float) -> float:
     """When `amount` can be taken of `window`: `at` itself if now."""
-    if is_plain(window):
-        limit = window.limit
-        wanted = amount + MARGIN * limit
-        if wanted <= window.level:
-            return at  # whatever came in since
-        deficit = min(wanted, WHOLE * limit) - plain_level(window, at)
-        return at if deficit <= 0 else at + deficit * window.period_s / limit
     window = aged(window, at)
     deficit = needed(window, amount, at) - window.level
     if deficit <= 0:
@@ -230,11 +224,10 @@ def fits_at(window: Window, amount: float, at: float) -> float:
     return at + deficit / window.rate
 
 
-def charge(window: Window, amount: float, unsure: float, at: float) -> tuple[Window, Mark]:
-    """Takes `amount`, of which `unsure` may be too much, at `at`."""
-    if is_plain(window):
-        level = plain_level(window, at)
-    else:
+def charge(window: Window, amount: float, surely: float, at: float) -> Mark:
+    """Takes `amount`, of which the provider `surely` takes so much, at `at`: the mark has the window as it is then."""
+    level = plain_level(window, at)
+    if level is None:
         window = aged(window, at)
         level = window.level
     resets_at = window.resets_at
@@ -244,6 +237,7 @@ def charge(window: Window, amount: float, unsure: float, at: float) -> tuple[Win
     limit = window.limit
     if window.learned and level < LEARNED_GROWS_BELOW * limit:
         limit *= 1 + LEARNED_GROWS_A_S * min(at - window.at, window.period_s)
+    flying = window.flying
     charged = replace(
         window,
         limit=limit,
@@ -252,41 +246,29 @@ def charge(window: Window, amount: float, unsure: float, at: float) -> tuple[Win
         resets_at=resets_at,
         spent=window.spent + amount,
         charged=window.charged + amount,
-        flying=window.flying + amount,
+        flying=flying + amount,
     )
-    is_alone = window.flying <= 0
-    return charged, Mark(
-        amount,
-        level,
-        window.shifted,
-        window.rolled,
-        window.marked_at,
-        unsure,
-        is_alone,
-        charged.charged,
-        window.settled,
-    )
+    return Mark(amount, amount - surely if amount > surely else 0.0, flying <= 0, charged)
 
 
 def credit(window: Window, mark: Mark, actual: float, at: float, *, was_taken: bool = True) -> Window:
     """Corrects a charge by what the turn did cost, at `at`. What a reset has forgotten is not given back.
 
     `was_taken`: whether the provider had taken the charge, so that it gives back the rest too."""
-    if is_plain(window):
-        level = plain_level(window, at)
-    else:
+    level = plain_level(window, at)
+    if level is None:
         window = aged(window, at)
         level = window.level
     at = at if at > window.at else window.at
-    back = mark.charge - actual
-    flying, settled = window.flying - mark.charge, window.settled + actual
+    taken, settled, spent = mark.charge, window.settled + actual, window.spent
+    flying, back = window.flying - taken, taken - actual
     if flying < FLYING_MIN:
         flying = 0.0
-    if mark.rolled != window.rolled and back > 0:
-        return replace(window, level=level, at=at, flying=flying, settled=settled)
-    level, capacity = level + back, window.limit * window.trust
-    level = level if level < capacity else capacity
-    spent = window.spent - back if was_taken or mark.marked_at == window.marked_at else window.spent
+    if mark.then.rolled == window.rolled or back <= 0:
+        level, capacity = level + back, window.limit * window.trust
+        level = level if level < capacity else capacity
+        if was_taken or mark.then.marked_at == window.marked_at:
+            spent -= back
     return replace(window, level=level, at=at, spent=spent, flying=flying, settled=settled)
 
 
