@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from scheduler.budgets.headers import PERIODS_S, Seen
-from scheduler.budgets.windows import RAISED, Mark, Window, aged, full, is_doubted, level_at
+from scheduler.budgets.windows import EVIDENCE_MAX, RAISED, Mark, Window, aged, full, is_doubted, level_at
 
 PERIOD_S = 60.0
 """What is assumed until a reset tells more: limits are by the minute as a rule."""
-EVIDENCE_MAX = 4.0
 EVIDENCE_KEPT = 0.8
 RESET_TOLERANCE_S = 1.5
 """Resets are told in whole seconds, dates too."""
@@ -189,6 +188,9 @@ def _sized(window: Window, seen: Seen, mark: Mark | None, at: float) -> Window:
     if seen.reset_s is None:
         return window if limit == window.limit else replace(window, limit=limit, learned=False)
     resets_at = at + seen.reset_s
+    if window.keeps_time:
+        assert window.resets_at is not None
+        return replace(window, limit=limit, resets_at=max(window.resets_at, resets_at))
     period_s, is_bucket = _as_bucket(limit, seen, window)
     stays = window.resets_at is not None and window.told_remaining >= 0
     stays = stays and abs(resets_at - (window.resets_at or 0.0)) <= RESET_TOLERANCE_S

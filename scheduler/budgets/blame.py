@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from scheduler.budgets.answers import window_of
 from scheduler.budgets.headers import LimitsTold
-from scheduler.budgets.windows import Window, is_again, is_doubted, level_at
+from scheduler.budgets.windows import Mark, Window, by_own_clock_from, is_again, is_doubted, level_at, told_falsely
 
 BLAMED_BELOW = 0.9
 """A window that is fuller by our account would have to lie tenfold: it is blamed only where all are as full."""
@@ -39,3 +39,18 @@ def blamed(windows: Sequence[Window], at: float) -> list[int]:
         return [number for number in likely if number not in doubted] or doubted
     before = [number for number in likely if windows[number].distrust_s]
     return before or sorted(likely, key=lambda number: shares[number])[:1]
+
+
+def is_belied(windows: Sequence[Window], wait_s: float, at: float) -> bool:
+    """Whether a 429 at `at` that names this wait belies the reset of a fixed window: then what it is about is that."""
+    return any(told_falsely(window, wait_s, at) for window in windows)
+
+
+def by_own_clock(windows: Sequence[Window], wait_s: float, at: float) -> list[Window]:
+    """The windows, those of which are full again after `wait_s`, whatever they say, that count as fixed."""
+    return [by_own_clock_from(window, wait_s, at) if window.is_fixed else window for window in windows]
+
+
+def was_sent_before(windows: Sequence[Window], marks: Sequence[Mark]) -> bool:
+    """Whether a turn with these marks was sent before such a reset was belied: its 429 is no further news."""
+    return any(window.keeps_time > mark.then.keeps_time for window, mark in zip(windows, marks, strict=False))

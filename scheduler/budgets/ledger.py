@@ -34,18 +34,7 @@ from scheduler.budgets.answers import (
 from scheduler.budgets.headers import Dimension, LimitsTold, Seen
 from scheduler.budgets.learned import Usage, sent
 from scheduler.budgets.prediction import Need
-from scheduler.budgets.windows import (
-    Mark,
-    Window,
-    aged,
-    charge,
-    credit,
-    fits_at,
-    full,
-    is_plenty,
-    level_at,
-    refused,
-)
+from scheduler.budgets.windows import Mark, Window, aged, charge, credit, fits_at, full, is_plenty, level_at, refused
 
 COOLDOWN_S = 1.0
 """After a 429 that names no time; doubles with each further one in a row."""
@@ -119,6 +108,8 @@ class Budget(Struct, frozen=True, gc=False):
     """Share of `max_tokens` that the provider counts on arrival."""
     max_counts_until: float = 0.0
     """Until then all of `max_tokens` is believed to count, since a turn was refused for that alone: see `sizes`."""
+    one_by_one_until: float = 0.0
+    """Until then one turn at a time: what its windows give in a period is not known."""
     usage: Usage | None = None
     """What was sent, where the configuration wants limits learned and nothing told of them yet."""
     is_limited: bool = False
@@ -154,7 +145,7 @@ def start(limits: tuple[Limit, ...], at: float) -> Budget:
 def opens_at(budget: Budget, need: Need, usd: float, at: float) -> float:
     """When a turn fits: `at` if it does now, infinity where it never does (see `never_fits`)."""
     opens = budget.open_at if budget.open_at > at else at
-    if budget.probing or (budget.waits_for_word and budget.in_flight):
+    if budget.probing or (budget.in_flight and (budget.waits_for_word or at < budget.one_by_one_until)):
         opens = max(opens, at + LATER_S)
     taken = _taken(budget, need, usd)
     for window in budget.windows:
@@ -231,10 +222,8 @@ def settle(
 def told(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at: float) -> Budget:
     """Takes in what the headers of a turn's answer tell of the windows."""
     windows, counted = budget.windows, budget.counted
-    marks: tuple[Mark, ...] = ()
-    taken: tuple[float, ...] = ()
-    if reservation is not None:
-        marks, taken = reservation.marks, _taken(budget, reservation.need, 0.0)
+    marks = () if reservation is None else reservation.marks
+    taken = () if reservation is None else _taken(budget, reservation.need, 0.0)
     for place, seen in enumerate(limits.seen):
         if place < len(marks) and is_as_expected(windows[place], seen, marks[place], taken[seen.dimension], at):
             continue
@@ -293,16 +282,22 @@ def refused_429(budget: Budget, reservation: Reservation | None, limits: LimitsT
     cooldown_s = min(COOLDOWN_S * 2 ** min(budget.refusals, 6), COOLDOWN_S_MAX) if wait_s is None else wait_s
     if budget.usage is not None and not budget.windows:
         budget = replace(budget, windows=learned.windows(budget.usage, at))
+    open_at = max(budget.open_at, at + cooldown_s)
+    after = replace(budget, refusals=refusals, open_at=open_at, waits_for_word=False, counted=1.0)
+    marks = () if reservation is None else reservation.marks
+    if blame.was_sent_before(budget.windows, marks):
+        return after
+    if wait_s is not None and blame.is_belied(budget.windows, wait_s, at):
+        windows = blame.by_own_clock(budget.windows, wait_s, at)
+        period_s = max(window.period_s for window in windows if window.keeps_time)
+        return replace(after, windows=tuple(windows), one_by_one_until=at + wait_s + period_s)
     windows = list(budget.windows)
     charges = _charges(budget, reservation)
     told_so = blame.told_so(budget.windows, charges, limits)
     for number in blame.blamed(budget.windows, at) if told_so is None else (told_so,):
         window = aged(windows[number], at)
         windows[number] = refused(window, wait_s, charges[number], at, was_told=told_so is not None)
-    open_at = max(budget.open_at, at + cooldown_s)
-    return replace(
-        budget, windows=tuple(windows), refusals=refusals, open_at=open_at, waits_for_word=False, counted=1.0
-    )
+    return replace(after, windows=tuple(windows), one_by_one_until=0.0)
 
 
 def resting(limits: LimitsTold, at: float) -> Budget:

@@ -18,6 +18,10 @@ gives less: what it gave since it was last known, a share of what it said, is it
 minute when the hour is over. A fixed one is measured at once, since it is full again before it could be doubted. Which
 window a refusal is about is often not told: see `blame`. So there are at most three refusals in the first hour, and
 then one whenever a time of doubt is over.
+
+A fixed one may lie about its reset too, and would be believed full twice in a period. The wait of a 429 belies it, and
+from then on it keeps time by our own clock. How much it gives in a period is not known then, so turns go one by one
+until that is over, and no more than one of them is refused.
 """
 
 from __future__ import annotations
@@ -51,6 +55,9 @@ HONEST = 0.97
 """Who gave this share of what it said is believed."""
 FLYING_MIN = 1e-6
 """Less is the error of a sum."""
+FULL_AGAIN_S = 2.5
+"""How far the resets told and the wait of a 429 may be apart: either is told in whole seconds."""
+EVIDENCE_MAX = 4.0
 AGAIN_S = 1.0  # refusals within this time are one: the turns were in flight together
 LEARNED_SHRINKS = 0.8
 LEARNED_GROWS_A_S = 0.02 / 60
@@ -114,6 +121,8 @@ class Window(Struct, frozen=True, gc=False):
     """Charged and not credited since the mark, when the window was known to hold `mark_level`."""
     mark_level: float = 0.0
     marked_at: float = 0.0
+    keeps_time: bool = False
+    """Its resets were told falsely: they are a period apart by our own clock, and its word only puts them off."""
     learned: bool = False
     """Nobody told its limit: it follows from 429s alone, see `learned`."""
 
@@ -163,8 +172,10 @@ def aged(window: Window, at: float) -> Window:
     if window.resets_at is not None and at >= window.resets_at:
         # If it is a token bucket after all, what was charged since its reset was told has put that off.
         since = 0.0 if window.evidence >= SURELY else window.charged - window.charged_then
-        mark = window.capacity - since
         resets_at = window.resets_at + since / window.rate if since else None
+        if window.keeps_time:
+            resets_at = window.resets_at + window.period_s * (1 + (at - window.resets_at) // window.period_s)
+        mark = window.capacity - since
         return replace(
             window,
             level=mark,
@@ -175,7 +186,7 @@ def aged(window: Window, at: float) -> Window:
             rolled=window.rolled + 1,
             spent=0.0,
             mark_level=mark,
-            marked_at=at,
+            marked_at=window.resets_at,
         )
     return replace(window, at=at)
 
@@ -270,6 +281,25 @@ def credit(window: Window, mark: Mark, actual: float, at: float, *, was_taken: b
         if was_taken or mark.then.marked_at == window.marked_at:
             spent -= back
     return replace(window, level=level, at=at, spent=spent, flying=flying, settled=settled)
+
+
+def told_falsely(window: Window, wait_s: float, at: float) -> bool:
+    """Whether a 429 at `at`, by which the window is full again after `wait_s`, belies the reset that was told of a
+    fixed one: it comes later, or has not come when the window was taken for full."""
+    if window.evidence <= 0 or window.keeps_time or window.resets_at is None or wait_s > window.period_s + FULL_AGAIN_S:
+        return False
+    early_s = at + wait_s - window.resets_at
+    if early_s < -FULL_AGAIN_S:
+        return False  # a wait that is too short belies nothing
+    was_taken_for_full = window.rolled > 0 and window.marked_at > at + wait_s - window.period_s + FULL_AGAIN_S
+    return early_s > FULL_AGAIN_S or was_taken_for_full
+
+
+def by_own_clock_from(window: Window, wait_s: float, at: float) -> Window:
+    """A fixed window that is full again after `wait_s`, and then every period, whatever it says."""
+    level = min(window.level, 0.0)
+    shifted = window.shifted + level - window.level
+    return replace(window, keeps_time=True, evidence=EVIDENCE_MAX, resets_at=at + wait_s, level=level, shifted=shifted)
 
 
 def is_again(window: Window, at: float) -> bool:

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
+from msgspec.structs import replace
 
 from common.ids import ReplicaName
 from common.pool import Replica
 from fakes.provider import headers
 from fakes.provider.windows import Bucket
-from scheduler.budgets.headers import LimitsTold, read
+from scheduler.budgets.answers import see
+from scheduler.budgets.headers import Dimension, LimitsTold, Seen, read
+from scheduler.budgets.windows import aged, by_own_clock_from, fits_at, full, told_falsely
 from tests.scheduler.test_budgets_bars import agents
 from tests.scheduler.virtual_provider import Provider, World
 
@@ -79,8 +82,47 @@ def test_a_window_that_is_smaller_and_slower_than_told_refuses_at_most_twice_an_
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("configured", ["not", "as told", "as true", "between"])
+@pytest.mark.parametrize("says", [1.2, 1.5, 2.0, 4.0])
+def test_a_fixed_window_that_is_smaller_and_full_again_later_than_told_refuses_at_most_twice_an_hour(
+    says: float, configured: str, seed: int
+) -> None:
+    """Each reset that it tells is too early: believed, it would be used up twice in a period."""
+    limits: dict[str, dict[str, float]] = {
+        "not": {},
+        "as told": limited_to(TOKENS * says),
+        "as true": limited_to(TOKENS),
+        "between": {"tokens_per_minute": 6000, "requests_per_minute": 60},
+    }
+    provider = Provider(Bucket(TOKENS, fixed=True), Bucket(REQUESTS, fixed=True), says=says)
+    assert plays_two_hours(provider, limits[configured], seed) >= (0.88 if configured == "as true" else 0.75)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_provider_that_gives_less_than_is_configured_and_tells_nothing_refuses_at_most_twice_an_hour(
     seed: int,
 ) -> None:
     provider = Provider(Bucket(TOKENS), Bucket(REQUESTS), family="none")
     assert plays_two_hours(provider, limited_to(6000), seed) >= 0.85
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "is_false"),
+    [(1.0, False), (40.0, False), (55.0, True), (120.0, False)],
+    ids=["a usual wait", "as told", "later than told", "a punishment"],
+)
+def test_a_reset_is_belied_by_a_wait_that_is_longer_and_within_a_period(wait_s: float, is_false: bool) -> None:
+    known = replace(full(Dimension.TOKENS, "", TOKENS, 60.0, 0.0), told=True, evidence=1.0, resets_at=60.0)
+    assert told_falsely(known, wait_s, 20.0) is is_false
+    assert not told_falsely(replace(known, evidence=0.0), wait_s, 20.0), "it may be a token bucket"
+
+
+def test_a_window_that_keeps_time_is_full_again_each_period_and_put_off_by_what_is_told() -> None:
+    known = replace(full(Dimension.TOKENS, "", TOKENS, 60.0, 0.0), told=True, evidence=1.0, resets_at=60.0)
+    window = by_own_clock_from(known, 30.0, 50.0)
+    assert fits_at(window, 100.0, 50.0) == 80.0
+    early = see(window, Seen(Dimension.TOKENS, "", TOKENS, 0, 10.0), None, 50.0)
+    later = see(window, Seen(Dimension.TOKENS, "", TOKENS, 0, 35.0), None, 50.0)
+    assert (early.resets_at, later.resets_at) == (80.0, 85.0)
+    rolled = aged(window, 300.0)
+    assert (rolled.level, rolled.resets_at) == (TOKENS, 320.0)
