@@ -138,7 +138,7 @@ def tried(replica: Replica, givens: Givens, at: float) -> tuple[Replica, Givens]
     economy, way = replica.economy, replica.way
     is_full = obstacle(replica, RunClass.BATCH) in _FULL_OF_BATCH
     trial, givens = looked_at(replica.trial, givens, way, economy, at, is_full=is_full)
-    following = next_way(givens, economy, replica.kv_tokens or 0, replica.interactive_kept, way)
+    following = next_way(givens, economy, replica.kv_tokens or 0, replica.interactive_kept, way, at=at)
     return replace(replica, way=following, trial=trial if following is way else NEW_TRIAL), givens
 
 

@@ -22,6 +22,9 @@ PART_TURNS = 24
 TRIED_TURNS = 48
 """From so many turns on a way is known."""
 REMEMBERED_TURNS = 480
+REMEMBERED_S = 900.0
+"""What a way gave so long ago is forgotten, so that it gets another try where it may be better: engines and loads
+change, and a trial may have met a bad moment."""
 DOUBT = 2.5
 """How many times more than predicted a way may give, beside one that was tried."""
 SWITCH_GAIN = 1.05
@@ -56,6 +59,8 @@ class Given(Struct, frozen=True, gc=False):
     interactive_s: float = 0.0
     """An interactive turn, from its placement to its end."""
     context_tokens: float = 0.0
+    at: float = 0.0
+    """When it was seen last."""
 
 
 Givens = tuple[Given, ...]
@@ -90,13 +95,12 @@ def looked_at(
         return Trial(SETTLING_TURNS, at), givens
     if turns < PART_TURNS or at <= trial.began_at:
         return trial, givens
-    known = _with_part(givens[way], trial, turns / (at - trial.began_at), economy.context_tokens)
+    before = givens[way] if _tells(givens[way], economy, at) else Given()
+    known = _with_part(before, trial, economy.context_tokens, at)
     return Trial(SETTLING_TURNS, at), (*givens[:way], known, *givens[way + 1 :])
 
 
-def _with_part(given: Given, trial: Trial, rate: float, context_tokens: float) -> Given:
-    if not _is_alike(given.context_tokens, context_tokens):
-        given = Given()
+def _with_part(given: Given, trial: Trial, context_tokens: float, at: float) -> Given:
     more = trial.turns - SETTLING_TURNS
     turns = min(given.turns + more, REMEMBERED_TURNS)
     interactive = min(given.interactive + trial.interactive, REMEMBERED_TURNS)
@@ -104,17 +108,21 @@ def _with_part(given: Given, trial: Trial, rate: float, context_tokens: float) -
     if trial.interactive:
         seen_s = trial.interactive_s / trial.interactive
         interactive_s += trial.interactive / interactive * (seen_s - interactive_s)
-    return Given(turns, given.rate + more / turns * (rate - given.rate), interactive, interactive_s, context_tokens)
+    rate = given.rate + more / turns * (more / (at - trial.began_at) - given.rate)
+    return Given(turns, rate, interactive, interactive_s, context_tokens, at)
 
 
-def next_way(givens: Givens, economy: Economy, kv_tokens: int, interactive_tokens: float, now: Way) -> Way:
+def next_way(
+    givens: Givens, economy: Economy, kv_tokens: int, interactive_tokens: float, now: Way, *, at: float
+) -> Way:
     """The way that leaves most for batch work on a replica with a KV cache of `kv_tokens`, of which interactive runs
     hold `interactive_tokens`: the one it goes `now` unless another one promises clearly more."""
     unknown = economy.turns < TURNS_MIN or not (economy.prefill_s and economy.pause_s and economy.context_tokens)
     if unknown or not kv_tokens:
         return now
     rates = predicted(economy, kv_tokens, interactive_tokens)
-    tried = {way: _left(givens[way], economy, interactive_tokens) for way in Way if _is_known(givens[way], economy)}
+    known = [way for way in Way if givens[way].turns >= TRIED_TURNS and _tells(givens[way], economy, at)]
+    tried = {way: _left(givens[way], economy, interactive_tokens) for way in known}
     if not tried:
         promised = rates
     elif now not in tried:
@@ -125,12 +133,10 @@ def next_way(givens: Givens, economy: Economy, kv_tokens: int, interactive_token
     return best if promised[best] > promised[now] * SWITCH_GAIN else now
 
 
-def _is_known(given: Given, economy: Economy) -> bool:
-    return given.turns >= TRIED_TURNS and _is_alike(given.context_tokens, economy.context_tokens)
-
-
-def _is_alike(tokens: float, others: float) -> bool:
-    return others < SAME_SIZE * tokens and tokens < SAME_SIZE * others
+def _tells(given: Given, economy: Economy, at: float) -> bool:
+    """Whether what a way gave tells of turns as they are now."""
+    then, now = given.context_tokens, economy.context_tokens
+    return at < given.at + REMEMBERED_S and now < SAME_SIZE * then and then < SAME_SIZE * now
 
 
 def _left(given: Given, economy: Economy, interactive_tokens: float) -> float:

@@ -305,7 +305,7 @@ class Model(Known):
         full = r.healthy and not self.room(r, RunClass.BATCH, None)
         r.trial, known = ways.looked_at(r.trial, known, r.way, r.economy, self.now, is_full=full)
         self.givens[r.models, r.kv] = known
-        following = ways.next_way(known, r.economy, r.kv or 0, r.kept, r.way)
+        following = ways.next_way(known, r.economy, r.kv or 0, r.kept, r.way, at=self.now)
         if following is not r.way:
             r.way, r.trial = following, ways.NEW_TRIAL
 

@@ -25,7 +25,7 @@ def after_turns(prefill_s: float, token_s: float, gap_s: float, cached: int = 0)
 
 def predicted_way(economy: Economy, now: Way) -> Way:
     """The way that follows where none was tried."""
-    return next_way(NOTHING_GIVEN, economy, KV_TOKENS, 0.0, now)
+    return next_way(NOTHING_GIVEN, economy, KV_TOKENS, 0.0, now, at=0.0)
 
 
 def test_where_prefill_is_dear_prefixes_are_kept() -> None:

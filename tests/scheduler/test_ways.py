@@ -16,6 +16,7 @@ from scheduler.ways import (
     NEW_TRIAL,
     NOTHING_GIVEN,
     PART_TURNS,
+    REMEMBERED_S,
     SETTLING_TURNS,
     TRIED_TURNS,
     Given,
@@ -28,6 +29,7 @@ from scheduler.ways import (
 
 POOL = {"a": ("m",), "b": ("m",), "c": ("other",)}
 KV_TOKENS = 16_384
+NOW = 5_000.0
 CONTEXT = 2_000.0
 ECONOMY = Economy(
     turns=100,
@@ -52,8 +54,8 @@ def ended(trial: Trial, turns: int, gap_s: float, *, turn_s: float = 2.0, is_int
     return trial
 
 
-def given(rate: float, interactive_s: float = 1.0, context_tokens: float = CONTEXT) -> Given:
-    return Given(TRIED_TURNS, rate, 10, interactive_s, context_tokens)
+def given(rate: float, interactive_s: float = 1.0, context_tokens: float = CONTEXT, at: float = NOW) -> Given:
+    return Given(TRIED_TURNS, rate, 10, interactive_s, context_tokens, at)
 
 
 def known(**rates: float) -> Givens:
@@ -61,7 +63,7 @@ def known(**rates: float) -> Givens:
 
 
 def chosen(givens: Givens, now: Way, interactive_tokens: float = 0.0) -> Way:
-    return next_way(givens, ECONOMY, KV_TOKENS, interactive_tokens, now)
+    return next_way(givens, ECONOMY, KV_TOKENS, interactive_tokens, now, at=NOW)
 
 
 def test_turns_right_after_a_change_do_not_count() -> None:
@@ -120,6 +122,12 @@ def test_interactive_runs_take_their_part_of_each_way() -> None:
     givens = (quick, given(0.1), slow)
     assert chosen(givens, Way.KEPT) is Way.KEPT
     assert chosen(givens, Way.KEPT, interactive_tokens=3 * CONTEXT) is Way.ANEW
+
+
+def test_what_was_seen_long_ago_is_forgotten() -> None:
+    old = given(1.0, at=NOW - REMEMBERED_S)
+    assert chosen((given(2.0), given(1.0), given(1.0)), Way.KEPT) is Way.KEPT
+    assert chosen((given(2.0), old, given(1.0)), Way.KEPT) is Way.PARTLY, "it gets another try"
 
 
 def test_what_was_seen_with_turns_of_another_size_is_forgotten() -> None:
