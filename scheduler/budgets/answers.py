@@ -153,7 +153,7 @@ def window_of(windows: Sequence[Window], seen: Seen) -> int | None:
             continue
         same += 1
         if not window.configured:
-            if window.label == seen.label:
+            if window.label == seen.label and (told_before is None or not window.learned):
                 told_before = number
         elif not seen.label or window.label == seen.label:
             if seen.limit == window.limit:

@@ -12,6 +12,9 @@ from scheduler.budgets.windows import Mark, Window, by_own_clock_from, is_again,
 BLAMED_BELOW = 0.9
 """A window that is fuller by our account would have to lie tenfold: it is blamed only where all are as full."""
 
+HIDDEN_FROM = 0.5
+"""Where all windows hold so much of themselves, a 429 is rather about one that nothing was told of."""
+
 
 def told_so(windows: Sequence[Window], charges: Sequence[float], limits: LimitsTold) -> int | None:
     """The window that the 429 itself tells to hold less than the refused turn takes of it: its `charges`."""
@@ -26,11 +29,12 @@ def blamed(windows: Sequence[Window], at: float) -> list[int]:
     """The windows to blame where none is told to hold too little: the scarcest by our account at a first refusal, the
     others at a second one, and then all; those that were to blame before, once they are doubted no more. Windows that
     are learned from 429s alone are all to blame, since which of them were used up was never known."""
-    learned = [number for number, window in enumerate(windows) if window.learned]
-    if learned:
-        return learned
     shares = [level_at(window, at) / window.capacity if window.capacity else math.inf for window in windows]
-    likely = [number for number, share in enumerate(shares) if share < BLAMED_BELOW] or list(range(len(windows)))
+    learned = [number for number, window in enumerate(windows) if window.learned]
+    told = [number for number, window in enumerate(windows) if not window.learned]
+    if learned and all(shares[number] >= HIDDEN_FROM for number in told):
+        return learned
+    likely = [number for number in told if shares[number] < BLAMED_BELOW] or told
     again = [number for number in likely if is_again(windows[number], at)]
     if again:
         return again
@@ -39,6 +43,11 @@ def blamed(windows: Sequence[Window], at: float) -> list[int]:
         return [number for number in likely if number not in doubted] or doubted
     before = [number for number in likely if windows[number].distrust_s]
     return before or sorted(likely, key=lambda number: shares[number])[:1]
+
+
+def is_unexplained(windows: Sequence[Window], at: float) -> bool:
+    """Whether a 429 is about none of the windows, as far as is known: they have plenty left."""
+    return all(level_at(window, at) >= HIDDEN_FROM * window.capacity and not window.learned for window in windows)
 
 
 def is_belied(windows: Sequence[Window], wait_s: float, at: float) -> bool:

@@ -111,7 +111,7 @@ class Budget(Struct, frozen=True, gc=False):
     one_by_one_until: float = 0.0
     """Until then one turn at a time: what its windows give in a period is not known."""
     usage: Usage | None = None
-    """What was sent, where the configuration wants limits learned and nothing told of them yet."""
+    """What was sent, where the configuration wants limits learned."""
     is_limited: bool = False
     """The configuration names its limits, or wants them learned."""
     passes: bool = False
@@ -247,8 +247,7 @@ def told(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at
                 windows = tuple(as_fixed_as(other, window) for other in windows)
     if windows is budget.windows and counted == budget.counted and not budget.waits_for_word:
         return budget
-    usage = None if windows else budget.usage
-    return replace(budget, windows=windows, counted=counted, waits_for_word=False, usage=usage)
+    return replace(budget, windows=windows, counted=counted, waits_for_word=False)
 
 
 def well(budget: Budget, reservation: Reservation) -> Budget:
@@ -280,8 +279,11 @@ def refused_429(budget: Budget, reservation: Reservation | None, limits: LimitsT
         # What fits any window at all fits it after its period: that it is longer, nothing but its word says.
         wait_s = min(wait_s, max([COOLDOWN_S_MAX, *(window.period_s for window in budget.windows)]))
     cooldown_s = min(COOLDOWN_S * 2 ** min(budget.refusals, 6), COOLDOWN_S_MAX) if wait_s is None else wait_s
-    if budget.usage is not None and not budget.windows:
-        budget = replace(budget, windows=learned.windows(budget.usage, at))
+    charges = _charges(budget, reservation)
+    told_so = blame.told_so(budget.windows, charges, limits)
+    if budget.usage is not None and told_so is None and blame.is_unexplained(budget.windows, at):
+        budget = replace(budget, windows=(*budget.windows, *learned.windows(budget.windows, budget.usage, at)))
+        charges = _charges(budget, reservation)
     open_at = max(budget.open_at, at + cooldown_s)
     after = replace(budget, refusals=refusals, open_at=open_at, waits_for_word=False, counted=1.0)
     marks = () if reservation is None else reservation.marks
@@ -292,8 +294,6 @@ def refused_429(budget: Budget, reservation: Reservation | None, limits: LimitsT
         period_s = max(window.period_s for window in windows if window.keeps_time)
         return replace(after, windows=tuple(windows), one_by_one_until=at + wait_s + period_s)
     windows = list(budget.windows)
-    charges = _charges(budget, reservation)
-    told_so = blame.told_so(budget.windows, charges, limits)
     for number in blame.blamed(budget.windows, at) if told_so is None else (told_so,):
         window = aged(windows[number], at)
         windows[number] = refused(window, wait_s, charges[number], at, was_told=told_so is not None)

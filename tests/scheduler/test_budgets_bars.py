@@ -108,6 +108,16 @@ def test_a_limit_by_the_minute_is_kept_where_answers_tell_of_one_by_the_day(seed
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+def test_a_limit_by_the_minute_that_nothing_tells_of_is_learned_beside_what_answers_tell(seed: int) -> None:
+    """Else the windows that are told, which have plenty left, are believed ever less: it took twice as long."""
+    world = World({"a": Provider(Bucket(60000), Bucket(10), family="groq")}, agents(), seed, pool=LEARNED)
+    world.run()
+    refused_at = world.providers["a"].refused_at
+    assert sum(at > refused_at[0] + 1 for at in refused_at) <= 4
+    assert world.wall_s <= 1.03 * (world.turns - len(refused_at) - 10) * 60 / 10
+
+
+@pytest.mark.parametrize("seed", [1, 2])
 def test_no_more_is_used_than_is_configured_where_the_provider_grants_more(seed: int) -> None:
     limits = {"tokens_per_minute": 3000, "requests_per_minute": 15}
     provider = Provider(Bucket(6000), Bucket(30))
