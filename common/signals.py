@@ -17,8 +17,11 @@ T = TypeVar("T")
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
-async def serve_until_signal(serve: Callable[[asyncio.Event], Awaitable[T]]) -> T:
-    """What `serve(stop)` returns; the first SIGTERM or SIGINT sets `stop`.
+async def serve_until_signal(
+    serve: Callable[[asyncio.Event], Awaitable[T]], on_signal: Callable[[], None] = lambda: None
+) -> T:
+    """What `serve(stop)` returns; the first SIGTERM or SIGINT sets `stop`. `on_signal` is called before, at each of
+    them, also where the event loop does not go on.
 
     For a service's entry point, in the main thread: afterwards the process ignores both signals for good.
     """
@@ -26,6 +29,7 @@ async def serve_until_signal(serve: Callable[[asyncio.Event], Awaitable[T]]) -> 
     stop = asyncio.Event()
 
     def tell(_number: int, _frame: FrameType | None) -> None:
+        on_signal()
         loop.call_soon_threadsafe(stop.set)
 
     for number in _ENDING:

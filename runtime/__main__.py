@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import faulthandler
 import logging
+import os
 import secrets
-import signal
 import socket
 import sys
 import time
@@ -21,6 +21,7 @@ from typing import Any
 
 from common.auth import Guard
 from common.logs import set_up_logging
+from common.signals import serve_until_signal
 from common.tls import Tls
 from common.tracing import open_tracer
 from runtime import client_log, grpc_server, http, mcp_server
@@ -84,14 +85,14 @@ class _Stop:
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()
-        self._begun_s = 0.0
+        """To be set by whoever hears of it."""
+        self._begun_s: float | None = None
 
     def begin(self) -> None:
-        """The process is told to end."""
-        if not self.begun.is_set():
+        """The process is told to end: the time runs."""
+        if self._begun_s is None:
             self._begun_s = time.monotonic()
-            self.begun.set()
-            # By a thread that needs neither the event loop nor the interpreter, whose ends it watches as well.
+            # By a thread that needs neither the event loop nor the interpreter.
             faulthandler.dump_traceback_later(CUT_S, exit=True)
 
     async def may_follow(self, work: Coroutine[Any, Any, None]) -> bool:
@@ -108,13 +109,22 @@ class _Stop:
     @property
     def left_s(self) -> float:
         """Seconds until the deadline."""
-        return STOP_S - (time.monotonic() - self._begun_s if self.begun.is_set() else 0.0)
+        return STOP_S - (time.monotonic() - self._begun_s if self._begun_s is not None else 0.0)
 
 
 async def _serve(config: RuntimeConfig, guard: Guard, tls: Tls, servers: tuple[ToolServer, ...]) -> None:
     stop = _Stop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.begin)
+
+    async def serve(told: asyncio.Event) -> None:
+        stop.begun = told
+        await _serve_until(stop, config, guard, tls, servers)
+
+    await serve_until_signal(serve, stop.begin)
+
+
+async def _serve_until(
+    stop: _Stop, config: RuntimeConfig, guard: Guard, tls: Tls, servers: tuple[ToolServer, ...]
+) -> None:
     async with contextlib.AsyncExitStack() as opened:
         listening = _listen(config)
         opened.callback(listening.close)
@@ -205,4 +215,10 @@ def _reason(error: OSError) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    # Nothing is open any more. To take all modules apart, as the interpreter would, takes half a second of a processor,
+    # which on a busy machine are the last seconds that there are.
+    os._exit(code)

@@ -75,6 +75,8 @@ def prepare(tool: str, schema: Schema, raw: str | Mapping[str, Any] | None) -> G
         return _prepare(tool, schema, raw)
     except RecursionError:
         return Bad(f"Error: the arguments of {tool} are nested too deeply. {_expected(tool, schema)}")
+    except ArithmeticError:
+        return Bad(f"Error: the arguments of {tool} have a number that is too large. {_expected(tool, schema)}")
 
 
 def _prepare(tool: str, schema: Schema, raw: str | Mapping[str, Any] | None) -> Good | Bad:

@@ -1,7 +1,7 @@
 """Arguments of tool calls, checked in processes of their own: whatever a schema says, the event loop goes on.
 
-All tool servers share one process until a check of one of them takes too long; from then on that server has its own,
-and nobody else waits behind it. Must not know what is checked: that is `arguments`. Read next: `check_process`.
+All tool servers share one process until a check of one of them takes long; from then on that server has its own, and
+nobody else waits behind it. Must not know what is checked: that is `arguments`. Read next: `check_process`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import pathlib
 import signal
 import struct
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 
 from runtime.arguments import Bad, Good
@@ -24,8 +26,12 @@ ANSWER_S_MAX = 30.0
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _BY_LIMIT = (-signal.SIGPROF, TOO_MUCH)
 """Exit codes of a process that a check has brought to one of its limits."""
+SLOW_S = 0.25
+"""A tool server of which a check took so long has a process of its own from then on."""
 _SHARED = ""
 """Names the process of the servers that were never slow."""
+
+log = logging.getLogger("runtime.checks")
 
 
 class Checks:
@@ -47,10 +53,13 @@ class Checks:
             question = framed({"tool": tool.name, "schema": tool.input_schema, "raw": raw})
         except (ValueError, RecursionError, struct.error):
             return _unchecked(tool)
-        name = tool.server if tool.server in self._slow else _SHARED
-        answer = await self._process(name).ask(question)
-        if answer is None:
+        checker = self._process(tool.server if tool.server in self._slow else _SHARED)
+        answer = await checker.ask(question)
+        if answer is None and checker.ended_by not in _BY_LIMIT:
+            return _unanswered(tool)
+        if answer is None or checker.took_s > SLOW_S:
             self._slow.add(tool.server)
+        if answer is None:
             return _unchecked(tool)
         told = json.loads(answer)
         return Bad(told["bad"]) if "bad" in told else Good(told["good"])
@@ -69,8 +78,10 @@ class _Checker:
 
     def __init__(self) -> None:
         self._process: Process | None = None
-        self._ended_by: int | None = None
+        self.ended_by: int | None = None
         """Exit code of the process that ended last."""
+        self.took_s = 0.0
+        """How long the last answer took, without the start of a process."""
         self._is_closed = False
         self._turn = asyncio.Lock()
 
@@ -80,7 +91,7 @@ class _Checker:
             try:
                 async with asyncio.timeout(ANSWER_S_MAX):
                     answer = await self._try(question)
-                    if answer is None and self._ended_by not in _BY_LIMIT and not self._is_closed:
+                    if answer is None and self.ended_by not in _BY_LIMIT and not self._is_closed:
                         # Something else has ended the process, which says nothing about the question.
                         answer = await self._try(question)
                     return answer
@@ -119,10 +130,13 @@ class _Checker:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
+        began = time.monotonic()
         process.stdin.write(question)
         await process.stdin.drain()
         (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
-        return await process.stdout.readexactly(length)
+        answer = await process.stdout.readexactly(length)
+        self.took_s = time.monotonic() - began
+        return answer
 
     def _kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
@@ -134,11 +148,19 @@ class _Checker:
         process, self._process = self._process, None
         if process is not None:
             await process.communicate()
-            self._ended_by = process.returncode
+            self.ended_by = process.returncode
 
 
 def _unchecked(tool: ToolSpec) -> Bad:
     return Bad(
         f"Error: the arguments of {tool.name} could not be checked against its schema within {CPU_S:g} s and "
         f"{MEMORY_BYTES_MAX >> 20} MiB, and the call was not made. Shorter or simpler arguments may do."
+    )
+
+
+def _unanswered(tool: ToolSpec) -> Bad:
+    log.warning("event=check_lost server=%s tool=%s", tool.server, tool.name)
+    return Bad(
+        f"Error: the arguments of {tool.name} could not be checked, since what checks them has ended or does not "
+        "answer, and the call was not made. It may be made again."
     )

@@ -123,6 +123,18 @@ class Usage:
             self.tool_s + other.tool_s,
         )
 
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(
+            self.turns - other.turns,
+            self.tool_calls - other.tool_calls,
+            self.failed_tool_calls - other.failed_tool_calls,
+            self.prompt_tokens - other.prompt_tokens,
+            self.completion_tokens - other.completion_tokens,
+            self.cached_tokens - other.cached_tokens,
+            self.turn_s - other.turn_s,
+            self.tool_s - other.tool_s,
+        )
+
     @property
     def tokens(self) -> int:
         """Of prompts and completions."""

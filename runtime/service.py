@@ -154,8 +154,8 @@ class Runtime:
     async def await_(self, handles: Sequence[str], mode: str = "all", timeout_s: float = AWAIT_S) -> list[Journal]:
         """Waits until all of the runs (or any, by `mode`) have ended or need a person, or the time is over.
 
-        Only observes; ends also when the runtime is closed. Returns the runs in the order of the handles. Raises
-        RefusedError.
+        Only observes; ends also when the runtime is closed. Returns the runs in the order of the handles, each
+        once. Raises RefusedError.
         """
         if not 1 <= len(handles) <= COUNT_MAX:
             raise InvalidArgumentError("handles", f"expected 1 to {COUNT_MAX} handles")
@@ -163,7 +163,7 @@ class Runtime:
             raise InvalidArgumentError("mode", "expected 'all' or 'any'")
         if not 0 <= timeout_s <= AWAIT_S_MAX:
             raise InvalidArgumentError("timeout", f"expected 0 to {AWAIT_S_MAX:g} seconds")
-        journals = [self.tree.get("handles", handle) for handle in handles]
+        journals = [self.tree.get("handles", handle) for handle in dict.fromkeys(handles)]
         enough = all if mode == "all" else any
         deadline = time.monotonic() + timeout_s
         while not enough(_is_settled(journal) for journal in journals):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 
 from runtime.journal import Journal, Observe
+from runtime.records import AnyRecord
 from runtime.refusals import UnknownRunError
-from runtime.run import Usage
+from runtime.run import RunState, Usage
 
 
 class Tree:
@@ -18,6 +20,10 @@ class Tree:
         self._observe = observe
         self._runs: dict[str, Journal] = {}
         self._children: dict[str, list[str]] = {}
+        self._own: dict[str, tuple[Usage, int]] = {}
+        """What each run has used and its waiting calls, as they were counted last."""
+        self._below: dict[str, tuple[Usage, int]] = {}
+        """The same of a run and all below it. Kept as it changes: budgets ask at each step, of all runs above."""
 
     def __iter__(self) -> Iterator[Journal]:
         return iter(tuple(self._runs.values()))
@@ -25,9 +31,10 @@ class Tree:
     def add(self, journal: Journal) -> None:
         """Takes in a run; its parent has been taken in before."""
         run = journal.run
-        if self._observe is not None:
-            journal.observe = self._observe
+        journal.observe = functools.partial(self._changed, journal)
         self._runs[run.run_id] = journal
+        self._own[run.run_id] = self._below[run.run_id] = (Usage(), 0)
+        self._count(journal)
         if run.parent is not None:
             self._children.setdefault(run.parent, []).append(run.run_id)
 
@@ -39,8 +46,8 @@ class Tree:
         """Takes a whole tree out; the handles of its runs."""
         handles = [journal.run.run_id for journal in self.down(root)]
         for handle in handles:
-            self._runs.pop(handle)
-            self._children.pop(handle, None)
+            for known in (self._runs, self._children, self._own, self._below):
+                known.pop(handle, None)
         return handles
 
     def get(self, argument: str, handle: str) -> Journal:
@@ -82,8 +89,23 @@ class Tree:
 
     def usage(self, journal: Journal) -> Usage:
         """What the run and all below it have used."""
-        return sum((each.run.usage for each in self.down(journal)), Usage())
+        return self._below[journal.run.run_id][0]
 
     def waiting_calls(self, journal: Journal) -> int:
         """Tool calls that the run and all below it have asked for and not begun."""
-        return sum(each.run.waiting_calls for each in self.down(journal))
+        return self._below[journal.run.run_id][1]
+
+    def _changed(self, journal: Journal, before: RunState, record: AnyRecord) -> None:
+        if journal.run.run_id in self._own:
+            self._count(journal)
+        if self._observe is not None:
+            self._observe(before, record)
+
+    def _count(self, journal: Journal) -> None:
+        run = journal.run
+        usage, waiting = self._own[run.run_id]
+        more, more_waiting = run.usage - usage, run.waiting_calls - waiting
+        self._own[run.run_id] = run.usage, run.waiting_calls
+        for above in self.up(journal):
+            usage, waiting = self._below[above.run.run_id]
+            self._below[above.run.run_id] = usage + more, waiting + more_waiting

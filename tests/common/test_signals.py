@@ -24,6 +24,11 @@ SERVICES: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
     ),
     "engine": ("fakes.engine", {}, ("LUFTPAUSE_ENGINE_PORTS",)),
     "tool server": ("fakes.toolserver", {}, ("LUFTPAUSE_TOOLS_PORT",)),
+    "runtime": (
+        "runtime",
+        {"LUFTPAUSE_RUNTIME_DATAPLANE": f"http://{NOTHING}"},
+        ("LUFTPAUSE_RUNTIME_PORT", "LUFTPAUSE_RUNTIME_GRPC_PORT"),
+    ),
 }
 
 
@@ -34,7 +39,8 @@ def test_more_signals_while_it_ends_change_nothing(tmp_path: pathlib.Path, name:
     pool = tmp_path / "pool.toml"
     pool.write_text(f'[[replica]]\nname = "a"\nurl = "http://{NOTHING}"\n')
     ports = dict(zip(port_settings, map(str, free_ports(len(port_settings))), strict=True))
-    service = start(module, {**settings, **ports, "LUFTPAUSE_POOL": str(pool)}, tmp_path / "log")
+    places = {"LUFTPAUSE_POOL": str(pool), "LUFTPAUSE_STATE": str(tmp_path / "state")}
+    service = start(module, {**settings, **ports, **places}, tmp_path / "log")
     try:
         wait_until_sync(lambda: "listening" in service.text(), timeout_s=20)
         code = signal_until_ended(service.process, signal.SIGINT, second)

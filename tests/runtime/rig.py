@@ -11,10 +11,13 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import dataclasses
 import pathlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
+
+import pytest
 
 from common.tracing import Tracer
 from fakes.engine.config import EngineConfig
@@ -22,12 +25,13 @@ from fakes.engine.server import EngineServer
 from runtime.journal import Journal
 from runtime.llm import Model
 from runtime.orders import SpawnRequest
-from runtime.run import RunState, conversation
+from runtime.run import RunState, Usage, conversation
 from runtime.service import Runtime
 from runtime.sqlite_store import SqliteStore
 from runtime.store import Store
 from runtime.tool_specs import Done, EffectKind, Outcome, ToolSpec
 from runtime.toolbox import ServerStatus, Toolbox
+from runtime.tree import Tree
 from tests.runtime.journals import assert_valid
 from tests.waiting import wait_until
 
@@ -210,6 +214,15 @@ def results(run: RunState) -> list[str]:
     return [message["content"] for message in conversation(run) if message["role"] == "tool"]
 
 
+def check_sums(tree: Tree) -> None:
+    """What the tree keeps of each run and all below it is what they have used."""
+    for journal in tree:
+        below = list(tree.down(journal))
+        kept, used = tree.usage(journal), sum((each.run.usage for each in below), Usage())
+        assert dataclasses.asdict(kept) == pytest.approx(dataclasses.asdict(used))
+        assert tree.waiting_calls(journal) == sum(each.run.waiting_calls for each in below)
+
+
 @contextlib.asynccontextmanager
 async def rig(folder: pathlib.Path, **engine_settings: Any) -> AsyncIterator[Rig]:
     """A runtime with an engine of its own; both end with the block."""
@@ -222,6 +235,7 @@ async def rig(folder: pathlib.Path, **engine_settings: Any) -> AsyncIterator[Rig
             await made.start()
             try:
                 yield made
+                check_sums(made.runtime.tree)
             finally:
                 await made.close()
                 await made.tools.close()

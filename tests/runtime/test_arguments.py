@@ -272,3 +272,9 @@ def test_no_text_raises(raw: str) -> None:
 )
 def test_good_arguments_stay_as_they_are(made: dict[str, Any]) -> None:
     assert good(json.dumps(made)) == made
+
+
+def test_a_number_too_large_for_its_schema_is_the_models_fault() -> None:
+    prepared = prepare("act", {"properties": {"n": {"type": "number", "multipleOf": 0.5}}}, '{"n": 1' + "0" * 400 + "}")
+    assert isinstance(prepared, Bad)
+    assert prepared.text.startswith("Error: the arguments of act have a number that is too large.")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
@@ -130,6 +131,37 @@ async def test_a_check_whose_process_something_else_ends_is_made_again(checks: C
     started = await wait_until(lambda: [each._process for each in checks._processes.values() if each._process])
     os.kill(started[0].pid, signal.SIGKILL)  # it is still starting
     assert await asking == Good({"a": 1})
+
+
+async def test_what_the_model_reads_when_the_process_is_ended_again_is_true(checks: Checks) -> None:
+    def running() -> list[Process]:
+        found = (checker._process for checker in checks._processes.values())
+        return [process for process in found if process is not None and process.pid not in ended]
+
+    ended: set[int] = set()
+    asking = asyncio.create_task(checks.prepare(tool({}), '{"a": 1}'))
+    for _ in range(2):
+        (process,) = await wait_until(running)
+        os.kill(process.pid, signal.SIGKILL)
+        ended.add(process.pid)
+    prepared = await asking
+    assert isinstance(prepared, Bad)
+    assert prepared.text.endswith("has ended or does not answer, and the call was not made. It may be made again.")
+    assert not checks._slow
+
+
+async def test_nobody_waits_behind_a_server_whose_checks_take_long(checks: Checks) -> None:
+    slow = tool(SLOW_PATTERN)
+    for length in range(18, 40):
+        await checks.prepare(slow, json.dumps({"mail": "a" * length + "!"}))
+        if checks._slow:
+            break
+    assert checks._slow == {"strange"}
+    asking = asyncio.create_task(checks.prepare(slow, SLOW_MAIL))
+    await asyncio.sleep(0)
+    assert await checks.prepare(tool({}, "plain"), "{}") == Good({})
+    assert not asking.done()
+    asking.cancel()
 
 
 async def test_a_question_that_is_open_at_the_end_gets_no_answer_and_no_new_process(checks: Checks) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import inspect
 import json
 import math
 import pathlib
@@ -19,10 +21,14 @@ from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc, turn_pb2
 from runtime import grpc_server, wire
 from runtime.orders import SpawnRequest
+from runtime.refusals import InvalidArgumentError, UnknownRunError
 from tests.runtime.journals import assert_valid
 from tests.runtime.rig import Hold, Rig, rig
 
 Served = tuple[Rig, grpc.aio.Channel]
+
+
+_REFUSALS = (InvalidArgumentError, UnknownRunError)
 
 
 @pytest.fixture
@@ -217,3 +223,32 @@ async def test_without_the_token_only_health_answers(tmp_path: pathlib.Path) -> 
             await stub(channel).List(pb.ListRequest())
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         await stub(channel).List(pb.ListRequest(), metadata=(("authorization", "Bearer secret"),))
+
+
+async def test_a_refused_request_is_let_go_at_once(served: Served) -> None:
+    _, channel = served
+    gc.collect()
+    gc.disable()
+    try:
+        runs = stub(channel)
+        for ask in (
+            lambda: runs.Spawn(pb.SpawnRequest(task="x", approve_tools=["x"] * 2000)),
+            lambda: runs.Get(pb.GetRequest(handle="nobody")),
+            lambda: runs.Watch(pb.RunsWatchRequest(handle="nobody")).read(),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await ask()  # type: ignore[no-untyped-call]
+        kept = [each for each in gc.get_objects() if isinstance(each, _REFUSALS)]
+        assert not kept
+        frames = [each for each in gc.get_objects() if inspect.isframe(each) and "request" in each.f_locals]
+        held = [frame.f_locals["request"] for frame in frames]
+        assert not [each for each in held if isinstance(each, pb.SpawnRequest | pb.GetRequest | pb.RunsWatchRequest)]
+    finally:
+        gc.enable()
+
+
+async def test_a_handle_that_is_named_twice_is_awaited_once(served: Served) -> None:
+    r, channel = served
+    handle = await r.spawn("t")
+    told = await stub(channel).Await(pb.AwaitRequest(handles=[handle] * 3))
+    assert [run.handle for run in told.runs] == [handle]
