@@ -13,8 +13,10 @@ import grpc
 import pytest
 
 from protos import runtime_pb2 as pb
+from runtime.records import State
 from runtime.sqlite_store import SqliteStore
 from runtime.store import Append, ReadOnlyError
+from tests.runtime import journals as j
 from tests.runtime.kills import client
 from tests.runtime.rig import Hold, Rig, results
 from tests.runtime.service_process import running_runtime
@@ -159,6 +161,9 @@ async def test_what_is_kept_of_a_run_comes_before_all_else_of_it(r: Rig, small: 
     for hold in holds.values():
         hold.go.set()
     await wait_until(lambda: small.refused > 1)
+    async with asyncio.timeout(5.0):
+        with pytest.raises(ReadOnlyError, match="what happened before could not be written yet"):
+            await r.journal(handle).append(j.ended(State.CANCELLED))
     small.is_full = False
     run = await r.settled(handle)
     assert results(run) == ["held", "held"]
