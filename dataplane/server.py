@@ -8,7 +8,6 @@ being closed is read and dropped for a while, so that the client gets to read wh
 from __future__ import annotations
 
 import asyncio
-import http
 import math
 from collections.abc import Callable
 from typing import cast
@@ -21,16 +20,19 @@ from dataplane.fallback import RetryBudget, new_turn
 from dataplane.proxy import Proxy
 from dataplane.request import Answer, Chat, Request
 from dataplane.routes import Routes
-from dataplane.work import RareWork, Work, as_answer
+from dataplane.unread import Unread
+from dataplane.work import RareWork, Work, as_answer, as_bytes
 
 CLOSE_S_MAX = 10.0
 """How long a connection that is being closed may take to send, and to drop, what is left."""
 
 AHEAD_BYTES_MAX = 64 * 1024
-"""How much of further requests is read of a client that has not got its answer: a client that leaves is noticed only
+"""How much of further requests is read of a client that has not got its answers: a client that leaves is noticed only
 while its connection is read."""
 
-_REASONS = {int(status): status.phrase.encode() for status in http.HTTPStatus}
+PARSED_BYTES_MAX = 16 * 1024
+"""How much is parsed at once: a request takes many times the memory of its bytes, and one read may have thousands."""
+
 _NO_UPGRADE = errors.malformed("a change of protocol (Upgrade) is not served")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -54,7 +56,7 @@ class ClientConnection(asyncio.Protocol):
     """One connection of a client."""
 
     __slots__ = (
-        "_ahead_bytes",
+        "_ahead",
         "_body_came",
         "_closing",
         "_current",
@@ -67,8 +69,7 @@ class ClientConnection(asyncio.Protocol):
         "_served",
         "_server",
         "_transport",
-        "_unread_bytes",
-        "_unread_since",
+        "_unread",
         "_waiting",
         "_work",
         "_write_paused",
@@ -90,17 +91,14 @@ class ClientConnection(asyncio.Protocol):
         self._served: Request | None = None
         """The request that is being answered, by `_work`."""
         self._work: Work | None = None
-        self._ahead_bytes = 0
-        """Bytes read while a request was being answered, at least."""
+        self._ahead = bytearray()
+        """What was read and is not parsed, since what came before it is not answered."""
         self._body_came = False
         """Whether what was parsed last had bytes of a body in it."""
         self._held_back = False
-        """Whether reading is paused until what was read is answered."""
+        """Whether reading is paused until more of what was read is parsed."""
         self._write_paused = False
-        self._unread_bytes = 0
-        """Bytes that waited to be sent when `sweep` last looked."""
-        self._unread_since = 0.0
-        """Loop time since when it has not seen the client take any of them."""
+        self._unread = Unread()
         self._closing = False
         self._deadline = math.inf
         """Loop time at which `sweep` ends what has taken too long; without meaning while there is work."""
@@ -122,6 +120,7 @@ class ClientConnection(asyncio.Protocol):
             self._current.end_body()
         self._parser = self._current = self._served = None
         self._waiting.clear()
+        self._ahead.clear()
         work, self._work = self._work, None
         if work is not None:
             work.client_left()
@@ -131,15 +130,13 @@ class ClientConnection(asyncio.Protocol):
         answers."""
         if self._closing or self._parser is None:
             return
-        if self._fault is None:
-            self._parse(data)
-        if self._work is None:
+        goes_on_later = bool(self._ahead or self._waiting)
+        self._ahead += data
+        if not goes_on_later:
             self._next()
-        if self._work is not None and (self._current is not None or self._waiting or self._fault is not None):
-            self._ahead_bytes += len(data)
-            if self._ahead_bytes > AHEAD_BYTES_MAX and not self._held_back:
-                self._held_back = True
-                self._transport.pause_reading()
+        if len(self._ahead) > AHEAD_BYTES_MAX and not (self._held_back or self._closing):
+            self._held_back = True
+            self._transport.pause_reading()
 
     def pause_writing(self) -> None:
         """More is waiting to be sent than should be: the engine is read no further."""
@@ -150,10 +147,11 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client has read it."""
         self._write_paused = False
-        self._unread_bytes = 0
+        self._unread.took()
         if self._work is not None:
             self._work.resume()
-        else:
+        elif not self._closing:
+            self._deadline = self._loop.time() + self._server.config.idle_s
             self._next()
 
     # What the parser calls.
@@ -247,7 +245,7 @@ class ClientConnection(asyncio.Protocol):
             self.close()
             return
         self._deadline = self._loop.time() + self._server.config.idle_s
-        if self._ahead_bytes or self._waiting or self._owes_continue or self._fault is not None:
+        if self._ahead or self._waiting or self._owes_continue or self._fault is not None:
             self._loop.call_soon(self._next)
 
     def close(self) -> None:
@@ -267,9 +265,12 @@ class ClientConnection(asyncio.Protocol):
         self.close()
 
     def sweep(self, now: float) -> None:
-        """Called each second: ends what has taken too long, and cuts off a client that does not read."""
-        if self._work is not None and not self._closing:
-            self._check_reading(now)
+        """Called each second: ends what has taken too long, and treats a client that takes nothing of what waits for
+        it as one that left."""
+        if self._unread.look(self._transport.get_write_buffer_size(), now) >= self._server.config.unread_s:
+            self._transport.abort()
+            return
+        if (self._work is not None or self._write_paused) and not self._closing:
             return
         if now < self._deadline:
             return
@@ -290,6 +291,14 @@ class ClientConnection(asyncio.Protocol):
 
     # Its own steps.
 
+    def _parse_ahead(self) -> None:
+        """Parses what was read, until a request is whole, or nothing behind it will ever be."""
+        ahead = self._ahead
+        while ahead and not self._waiting and self._fault is None:
+            data = bytes(ahead[:PARSED_BYTES_MAX])
+            del ahead[:PARSED_BYTES_MAX]
+            self._parse(data)
+
     def _parse(self, data: bytes) -> None:
         assert self._parser is not None
         before = self._current
@@ -304,20 +313,12 @@ class ClientConnection(asyncio.Protocol):
         current = self._current
         if current is None or self._fault is not None:
             return
-        if current.method and (self._body_came or not was_past_head or current is not before):
+        # Where others ended in `data`, most of it may be theirs; what follows it will show a head without an end.
+        if self._waiting or (current.method and (self._body_came or not was_past_head)):
             current.fed_bytes = 0
         else:
             current.fed_bytes += len(data)
         self._check_size(current)
-
-    def _check_reading(self, now: float) -> None:
-        """A client that takes nothing of what waits for it, for too long, is treated as one that left."""
-        waiting = self._transport.get_write_buffer_size()
-        if not waiting or waiting < self._unread_bytes or not self._unread_bytes:
-            self._unread_since = now
-        elif now - self._unread_since >= self._server.config.unread_s:
-            self._transport.abort()
-        self._unread_bytes = waiting
 
     def _check_size(self, request: Request) -> None:
         """Finds what must be refused before the request is whole."""
@@ -330,20 +331,19 @@ class ClientConnection(asyncio.Protocol):
             self._fault = request.refusal
 
     def _next(self) -> None:
-        """Answers the next request that waits; behind the last one, tells why no more is parsed."""
+        """Answers the next request, once it is whole; behind the last one, tells why no more is parsed."""
         if self._work is not None or self._closing or self._write_paused:
             return
+        self._parse_ahead()
         if self._waiting:
             self._serve(self._waiting.pop(0))
         elif self._fault is not None:
             self._refuse(self._fault)
         else:
             self._write_continue()
-        if not self._waiting and self._fault is None and not self._closing:
-            self._ahead_bytes = 0
-            if self._held_back:
-                self._held_back = False
-                self._transport.resume_reading()
+        if self._held_back and len(self._ahead) <= AHEAD_BYTES_MAX and not self._closing:
+            self._held_back = False
+            self._transport.resume_reading()
 
     def _write_continue(self) -> None:
         """To be called where all earlier requests are answered: it is an answer too, and they have an order."""
@@ -385,15 +385,4 @@ class ClientConnection(asyncio.Protocol):
     def _send(self, answer: Answer) -> None:
         self._server.proxy.metrics.answers[answer.status] += 1
         head_only = self._served is not None and self._served.method == "HEAD"
-        self.write(
-            b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n%b%b%b"
-            % (
-                answer.status,
-                _REASONS.get(answer.status, b""),
-                answer.content_type,
-                len(answer.body),
-                answer.lines,
-                self.connection_line(),
-                b"" if head_only else answer.body,
-            )
-        )
+        self.write(as_bytes(answer, self.connection_line(), head_only))

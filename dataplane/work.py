@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http
 import logging
 import math
 from collections.abc import Callable
@@ -16,6 +17,8 @@ log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 5
 """When a client that has too much waiting is told to come again."""
+
+_REASONS = {int(status): status.phrase.encode() for status in http.HTTPStatus}
 
 
 class Work(Protocol):
@@ -111,3 +114,16 @@ def as_answer(error: errors.ApiError, run_id: str) -> Answer:
     elif error.status == 429:
         lines += b"retry-after: %d\r\n" % RETRY_AFTER_S
     return Answer(error.status, error.body(), lines=lines)
+
+
+def as_bytes(answer: Answer, connection_line: bytes, head_only: bool) -> bytes:
+    """The answer as it is sent; `connection_line`: the last lines of its head."""
+    return b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n%b%b%b" % (
+        answer.status,
+        _REASONS.get(answer.status, b""),
+        answer.content_type,
+        len(answer.body),
+        answer.lines,
+        connection_line,
+        b"" if head_only else answer.body,
+    )
