@@ -149,6 +149,11 @@ def body_too_large(limit_bytes: int) -> ApiError:
     return ApiError(413, f"the body is larger than {limit_bytes} bytes", "body_too_large")
 
 
+def too_many_chunks(limit: int) -> ApiError:
+    """400: a body in tiny pieces."""
+    return malformed(f"the body comes in more than {limit} chunks; send larger ones")
+
+
 def head_too_large(limit_bytes: int) -> ApiError:
     """431."""
     return ApiError(431, f"request line and headers are larger than {limit_bytes} bytes", "headers_too_large")

@@ -164,7 +164,7 @@ class FallbackTurn(KeptAliveTurn):
         return self._left
 
     def _fall_back_from(self, status: int) -> None:
-        too_large = TOO_LARGE.encode() in self._spare_body
+        too_large = self._spare_body.find(TOO_LARGE) >= 0
         self._fall_back(f"engine answered {status}", reported_status(status, too_large))
 
     def _fall_back(self, problem: str, status: int) -> None:

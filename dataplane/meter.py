@@ -8,7 +8,8 @@ sends that is not understood is relayed and otherwise ignored.
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, cast
 
 import msgspec
 
@@ -17,6 +18,9 @@ from dataplane.chat import TOOL_CALL_ID_CHARS_MAX, TOOL_CALL_IDS_MAX
 
 _EVENT_BYTES_MAX = 4 * 2**20
 """An event or a reply larger than this is relayed unread."""
+_LISTED_MAX = 64
+"""Most choices of a reply, and most tool calls of a choice, that are read of a list that is not short."""
+_SHORT_BYTES_MAX = 8 * 1024
 
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -38,17 +42,21 @@ class Usage(msgspec.Struct):
         return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
 
 
+_NULL = msgspec.Raw(b"null")
+_NOTHING = (_NULL, msgspec.Raw(b'""'), msgspec.Raw(b"[]"), msgspec.Raw(b"{}"))
+
+
 class _ToolCall(msgspec.Struct):
     id: str | None = None
 
 
 class _Delta(msgspec.Struct):
-    content: Any = None
-    reasoning_content: Any = None
-    reasoning: Any = None
-    refusal: Any = None
-    function_call: Any = None
-    tool_calls: list[_ToolCall] | None = None
+    content: msgspec.Raw = _NULL
+    reasoning_content: msgspec.Raw = _NULL
+    reasoning: msgspec.Raw = _NULL
+    refusal: msgspec.Raw = _NULL
+    function_call: msgspec.Raw = _NULL
+    tool_calls: msgspec.Raw = _NULL
 
 
 class _Choice(msgspec.Struct):
@@ -57,17 +65,42 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-TOO_LARGE = "Request too large"
+TOO_LARGE = b"Request too large"
 """What OpenAI says with a 429 where a request is larger than a whole rate limit, so that no wait helps."""
-_NULL = msgspec.Raw(b"null")
 
 
 class _Reply(msgspec.Struct):
-    choices: list[_Choice] | None = None
+    choices: msgspec.Raw = _NULL
     usage: msgspec.Raw = _NULL
-    error: Any = None
+    error: msgspec.Raw = _NULL
 
 
+class _Listed:
+    """Reads lists of `item`. Of a long one no more than `_LISTED_MAX` are made: an event may have a million, which
+    would hold up all other turns."""
+
+    __slots__ = ("_first", "_whole")
+
+    def __init__(self, item: type[msgspec.Struct]) -> None:
+        there: Any = item | msgspec.UnsetType
+        fields = [(f"item_{number}", there, msgspec.UNSET) for number in range(_LISTED_MAX)]
+        self._first = msgspec.json.Decoder(msgspec.defstruct("First", fields, array_like=True))
+        whole: Any = list[item]  # type: ignore[valid-type]
+        self._whole = msgspec.json.Decoder(whole)
+
+    def read(self, raw: msgspec.Raw) -> Sequence[Any]:
+        """The items, none of null. Raises msgspec.DecodeError where it is neither that nor a list, or they are not as
+        they should be."""
+        if raw == _NULL:
+            return ()
+        if memoryview(raw).nbytes <= _SHORT_BYTES_MAX:
+            return cast(list[Any], self._whole.decode(raw))
+        items = msgspec.structs.astuple(self._first.decode(raw))
+        return items[: items.index(msgspec.UNSET)] if items[-1] is msgspec.UNSET else items
+
+
+_CHOICES = _Listed(_Choice)
+_TOOL_CALLS = _Listed(_ToolCall)
 _REPLY = msgspec.json.Decoder(_Reply)
 _USAGE = msgspec.json.Decoder(Usage)
 _PAUSING = frozenset(("tool_calls", "function_call"))
@@ -121,34 +154,41 @@ class Meter:
         """Takes the end of the body; returns the last bytes to relay."""
         raise NotImplementedError
 
-    def _read(self, document: bytes) -> _Reply | None:
-        """Takes in one JSON document: a chunk or a whole reply. None where it is not understood."""
+    def _read(self, document: bytes) -> bool | None:
+        """Takes in one JSON document: a chunk or a whole reply. Whether it tells of usage alone; None where it is not
+        understood."""
         try:
             reply = _REPLY.decode(document)
+            choices = [(choice, choice.delta or choice.message) for choice in _CHOICES.read(reply.choices)]
+            parts = [(part, _TOOL_CALLS.read(part.tool_calls)) for _, part in choices if part is not None]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         self.news = True
-        if reply.error is not None:
+        if reply.error != _NULL:
             self.error = True
-            self.too_large = TOO_LARGE in str(reply.error)
+            self.too_large = bytes(reply.error).find(TOO_LARGE) >= 0
         if reply.usage != _NULL:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self.usage = _USAGE.decode(reply.usage)
-        for choice in reply.choices or ():
-            part = choice.delta or choice.message
-            if part is not None:
-                self._read_part(part)
+        for part, calls in parts:
+            self._read_part(part, calls)
+        for choice, _ in choices:
             if choice.finish_reason:
                 self.finish_reason = choice.finish_reason[:64]
                 self.has_tool_calls = self.has_tool_calls or choice.finish_reason in _PAUSING
-        return reply
+        return _NULL not in (reply.usage, reply.choices) and not choices
 
-    def _read_part(self, part: _Delta) -> None:
-        if part.tool_calls or part.function_call:
+    def _read_part(self, part: _Delta, calls: Sequence[_ToolCall]) -> None:
+        if calls or part.function_call not in _NOTHING:
             self.has_tool_calls = self.first_token = True
-        elif part.content or part.reasoning_content or part.reasoning or part.refusal:
+        elif not (
+            part.content in _NOTHING
+            and part.reasoning_content in _NOTHING
+            and part.reasoning in _NOTHING
+            and part.refusal in _NOTHING
+        ):
             self.first_token = True
-        for call in part.tool_calls or ():
+        for call in calls:
             if call.id and len(call.id) <= TOOL_CALL_ID_CHARS_MAX and call.id not in self.tool_call_ids:
                 self.tool_call_ids = (*self.tool_call_ids, call.id)[-TOOL_CALL_IDS_MAX:]
 
@@ -263,8 +303,7 @@ class StreamMeter(Meter):
             data = data_of(event)
             if data == b"[DONE]":
                 self.done = self.news = True
-            reply = self._read(data) if data.startswith(b"{") else None
-            if reply is None or reply.choices != [] or reply.usage == _NULL:
+            if not (data.startswith(b"{") and self._read(data)):
                 shown.append(event)
         return b"".join(shown)
 

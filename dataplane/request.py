@@ -56,6 +56,10 @@ _NOT_FORWARDED = frozenset(
 """Headers that no engine is shown: hop-by-hop ones, credentials, and those that luftpause sets or means for itself."""
 
 
+CHUNKS_MAX = 65_536
+"""Most chunks of a body, the empty last one among them: each costs as much as a hundred bytes or more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A whole answer."""
@@ -103,9 +107,11 @@ class Request:
         "_body",
         "_body_bytes",
         "_coming",
+        "_counted_bytes",
         "_head_bytes",
         "_header_count",
         "caller",
+        "chunk_count",
         "chunks",
         "fed_bytes",
         "headers",
@@ -130,11 +136,15 @@ class Request:
         self.caller: str | None = None
         """Whose body it is; None: nobody reads it, and it is dropped as it comes."""
         self._coming: ComingBytes | None = None
+        self._counted_bytes = 0
+        """What of its body counts there."""
         self.refusal: errors.ApiError | None = None
         """Why it will not be served; its body is then dropped as it comes."""
         self.keep_alive = False
         self.chunks = False
         """Whether the client understands chunked answers."""
+        self.chunk_count = 0
+        """Chunks of the body that came, if it comes in such."""
         self.too_large = False
         """Whether its body is larger than the limit, by its length or as it came."""
         self.fed_bytes = 0
@@ -196,23 +206,35 @@ class Request:
         """Keeps a piece of the body, unless nobody reads it, or it is refused or too large."""
         self._body_bytes += len(data)
         self.too_large = self.too_large or self._body_bytes > body_bytes_max
-        before = len(self._body)
         if self.caller is None or self.refusal is not None or self.too_large:
             self._body = bytearray()
         else:
             self._body += data
-        if self._coming is not None and self.caller is not None:
-            self._coming.change(self.caller, len(self._body) - before)
+
+    def excess(self, limits: Limits) -> errors.ApiError | None:
+        """The refusal of a body of which too much is announced, or came."""
+        if self.too_large:
+            return errors.body_too_large(limits.body_bytes_max)
+        return errors.too_many_chunks(CHUNKS_MAX) if self.chunk_count > CHUNKS_MAX else None
 
     def keep_for(self, caller: str, coming: ComingBytes) -> None:
-        """Keeps the body from here on; while it comes, it counts to what `coming` tells of the caller."""
+        """Keeps the body from here on; while it comes, what `count_kept` counts is in what `coming` tells of the
+        caller."""
         self.caller, self._coming = caller, coming
+
+    def count_kept(self) -> None:
+        """To be called where some of the body came, but not at each piece, which may be a byte."""
+        self._count(len(self._body))
 
     def end_body(self) -> None:
         """Nothing more comes: the body is whole, or its client has left."""
+        self._count(0)
+        self._coming = None
+
+    def _count(self, kept_bytes: int) -> None:
         if self._coming is not None and self.caller is not None:
-            self._coming.change(self.caller, -len(self._body))
-            self._coming = None
+            self._coming.change(self.caller, kept_bytes - self._counted_bytes)
+            self._counted_bytes = kept_bytes
 
     @property
     def kept_bytes(self) -> int:

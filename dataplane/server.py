@@ -118,6 +118,9 @@ class ClientConnection(asyncio.Protocol):
         self._server.connections.discard(self)
         if self._current is not None:
             self._current.end_body()
+            self._waiting.append(self._current)
+        for request in self._waiting:
+            request.route = None  # it may hold the request
         self._parser = self._current = self._served = None
         self._waiting.clear()
         self._ahead.clear()
@@ -203,8 +206,11 @@ class ClientConnection(asyncio.Protocol):
         assert request is not None
         self._body_came = True
         request.add_body(data, self._server.config.body_bytes_max)
-        if request.caller is not None and request.refusal is None:
-            request.refusal = self._server.routes.too_much_of(request.caller, request.kept_bytes)
+
+    def on_chunk_header(self) -> None:
+        """A chunk of the body begins."""
+        assert self._current is not None
+        self._current.chunk_count += 1
 
     def on_message_complete(self) -> None:
         """The request is whole."""
@@ -213,9 +219,10 @@ class ClientConnection(asyncio.Protocol):
         request.end_body()
         self._owes_continue = False
         self._deadline = math.inf
-        if request.too_large and request.refusal is None:
+        excess = request.excess(self._server.config)
+        if excess is not None and request.refusal is None:
             request.route = None
-            request.refusal = errors.body_too_large(self._server.config.body_bytes_max)
+            request.refusal = excess
         self._waiting.append(request)
 
     # What the work calls.
@@ -318,6 +325,10 @@ class ClientConnection(asyncio.Protocol):
             current.fed_bytes = 0
         else:
             current.fed_bytes += len(data)
+        if self._body_came:
+            current.count_kept()
+            if current.caller is not None and current.refusal is None:
+                current.refusal = self._server.routes.too_much_of(current.caller, current.kept_bytes)
         self._check_size(current)
 
     def _check_size(self, request: Request) -> None:
@@ -325,8 +336,8 @@ class ClientConnection(asyncio.Protocol):
         config = self._server.config
         if request.fed_bytes > config.header_bytes_max:
             self._fault = errors.head_too_large(config.header_bytes_max)
-        elif request.too_large:
-            self._fault = request.refusal or errors.body_too_large(config.body_bytes_max)
+        elif (excess := request.excess(config)) is not None:
+            self._fault = request.refusal or excess
         elif request.refusal is not None and request.expects_continue:
             self._fault = request.refusal
 

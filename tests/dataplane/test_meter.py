@@ -199,3 +199,63 @@ def test_a_reply_that_is_not_understood_tells_nothing(body: bytes) -> None:
     meter = ReplyMeter()
     assert relay(meter, [body] if body else []) == body
     assert (meter.usage, meter.whole, meter.has_tool_calls) == (None, False, False)
+
+
+def call(number: int) -> dict[str, Any]:
+    """A tool call of a delta."""
+    return {"index": number, "id": f"call_{number}", "function": {"name": "f", "arguments": ""}}
+
+
+def test_of_a_million_tool_calls_or_choices_the_first_are_read() -> None:
+    meter = StreamMeter(hide_usage=True)
+    relay(meter, [event(delta(tool_calls=[call(number) for number in range(100_000)]))])
+    assert meter.tool_call_ids == tuple(f"call_{number}" for number in range(64))
+    meter = StreamMeter(hide_usage=True)
+    choices = [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}] * 100_000
+    last = {"index": 1, "delta": {"content": "a"}, "finish_reason": "length"}
+    relay(meter, [event({"id": "c", "choices": [*choices, last], "usage": USAGE})])
+    assert (meter.finish_reason, meter.first_token, meter.usage is not None) == ("stop", False, True)
+
+
+def test_a_megabyte_of_arguments_in_one_call_is_read() -> None:
+    arguments = json.dumps({"rows": [{"a": number} for number in range(100_000)]})
+    large = {**call(1), "function": {"name": "f", "arguments": arguments}}
+    whole = {"choices": [{"message": {"tool_calls": [large]}, "finish_reason": "tool_calls"}], "usage": USAGE}
+    for meter, data in (
+        (StreamMeter(hide_usage=True), event(delta(tool_calls=[large], finish_reason="tool_calls"))),
+        (ReplyMeter(), json.dumps(whole).encode()),
+    ):
+        assert len(data) > 2**20
+        assert relay(meter, [data]) == data
+        assert (meter.tool_call_ids, meter.finish_reason, meter.whole) == (("call_1",), "tool_calls", True)
+
+
+@pytest.mark.parametrize(
+    ("part", "is_token"),
+    [
+        ('{"content" : ""}', False),
+        ('{"content": null , "tool_calls": [ ]}', False),
+        ('{"refusal": [], "function_call": {}, "tool_calls": null}', False),
+        ('{"reasoning":  "a"}', True),
+        ('{"content": [{"type": "text"}]}', True),
+        ('{"function_call": {"name": "f"}}', True),
+        ('{"tool_calls": [{}]}', True),
+    ],
+)
+def test_a_delta_has_a_token_where_there_is_something_in_it(part: str, is_token: bool) -> None:
+    meter = StreamMeter(hide_usage=False)
+    relay(meter, [b'data: {"choices": [ {"delta": %b} ]}\n\n' % part.encode()])
+    assert meter.first_token is is_token
+
+
+def test_usage_beside_an_empty_list_of_choices_is_hidden_however_it_is_written() -> None:
+    meter = StreamMeter(hide_usage=True)
+    assert relay(meter, [b'data: {"choices" : [ ] , "usage" : {"prompt_tokens" : 3}}\n\n']) == b""
+    assert meter.usage is not None
+
+
+@pytest.mark.parametrize(("text", "too_large"), [("Request too large for x", True), ("slow down", False)])
+def test_an_error_in_a_reply_is_seen(text: str, too_large: bool) -> None:
+    meter = StreamMeter(hide_usage=False)
+    relay(meter, [event({"error": {"message": text, "more": [[]] * 1000}})])
+    assert (meter.error, meter.too_large) == (True, too_large)
