@@ -23,6 +23,12 @@ REPLY = b"".join(event(delta(content=text)) for text in ("a", "b", "c")) + event
 """What `answer_ok` streams."""
 
 
+async def admitted(rig: Rig) -> turn_pb2.Turn:
+    """The latest turn, which the scheduler has heard of when this returns."""
+    await wait_until(lambda: rig.scheduler.turns)
+    return rig.scheduler.turns[-1]
+
+
 async def opened(rig: Rig, *lines: str, body: dict[str, object] = STREAMED) -> tuple[RawClient, dict[str, str]]:
     """A client whose turn is held, and the head that came with the first comment."""
     rig.scheduler.holds = True
@@ -56,7 +62,7 @@ async def test_a_held_stream_hears_comments_and_then_its_reply_unchanged(rig: Ri
     assert headers["content-type"] == "text/event-stream"
     assert headers["x-luftpause-run-id"] == "r"
     assert await client.chunk() == COMMENT
-    rig.scheduler.place(rig.scheduler.turns[-1])
+    rig.scheduler.place(await admitted(rig))
     assert await rest(client) == REPLY
     # The connection goes on.
     assert (await client.ask(request(b"", method="GET", path="/health"))).status == 200
@@ -90,14 +96,14 @@ async def test_a_turn_that_is_not_streamed_hears_nothing_before_its_answer(rig: 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(4 * SHORT_S):
             await client.head()
-    rig.scheduler.place(rig.scheduler.turns[-1])
+    rig.scheduler.place(await admitted(rig))
     assert "x-accel-buffering" not in (await client.response()).headers
 
 
 async def test_a_refusal_that_comes_late_is_an_event(rig: Rig) -> None:
     await rig.start(keep_alive_s=SHORT_S)
     client, _ = await opened(rig)
-    turn = rig.scheduler.turns[-1]
+    turn = await admitted(rig)
     rig.scheduler.refuse(turn, turn_pb2.REFUSAL_REASON_UNKNOWN_MODEL, "no generative replica serves model 'm'")
     said = {"message": "no generative replica serves model 'm'", "type": "invalid_request_error"}
     assert error_of(await rest(client)) == {**said, "code": "model_not_found", "status": 404}
@@ -108,7 +114,7 @@ async def test_an_engines_refusal_that_comes_late_is_an_event_with_its_status(ri
     rig.engine.script = lambda call: call.send(whole(body, "429 Too Many Requests", "retry-after: 7"))
     await rig.start(keep_alive_s=SHORT_S)
     client, _ = await opened(rig)
-    rig.scheduler.place(rig.scheduler.turns[-1])
+    rig.scheduler.place(await admitted(rig))
     error = error_of(await rest(client))
     assert (error["message"], error["status"], error["retry_after"]) == ("slow down", 429, "7")
     await rig.reported("STARTED", "FAILED")
@@ -121,7 +127,7 @@ async def test_an_engine_that_cannot_be_reached_is_an_event(rig: Rig) -> None:
     await rig.start(keep_alive_s=SHORT_S)
     client, _ = await opened(rig)
     await rig.engine.stop()
-    rig.scheduler.place(rig.scheduler.turns[-1])
+    rig.scheduler.place(await admitted(rig))
     error = error_of(await rest(client))
     assert (error["message"], error["status"]) == ("engine engine-0: connection refused", 502)
 
@@ -130,7 +136,7 @@ async def test_an_answer_that_is_no_stream_is_an_event(rig: Rig) -> None:
     rig.engine.script = lambda call: call.send(whole(b"{}"))
     await rig.start(keep_alive_s=SHORT_S)
     client, _ = await opened(rig)
-    rig.scheduler.place(rig.scheduler.turns[-1])
+    rig.scheduler.place(await admitted(rig))
     assert error_of(await rest(client))["status"] == 502
 
 
@@ -142,7 +148,7 @@ async def test_a_stream_that_breaks_off_after_comments_is_broken_off_as_any_othe
     rig.engine.script = die
     await rig.start(keep_alive_s=SHORT_S)
     client, _ = await opened(rig)
-    rig.scheduler.place(rig.scheduler.turns[-1])
+    rig.scheduler.place(await admitted(rig))
     with pytest.raises(asyncio.IncompleteReadError):
         await rest(client)
 
@@ -163,7 +169,7 @@ async def test_a_client_of_http_1_0_gets_comments_without_chunks(rig: Rig) -> No
     _, headers = await client.head()
     assert headers["connection"] == "close"
     assert await client.reader.readexactly(len(COMMENT)) == COMMENT
-    rig.scheduler.place(rig.scheduler.turns[-1])
+    rig.scheduler.place(await admitted(rig))
     assert (await client.reader.read()).endswith(b"data: [DONE]\n\n")
 
 
@@ -177,7 +183,7 @@ async def test_the_openai_client_raises_the_error_of_the_event(rig: Rig) -> None
         stream = await client.chat.completions.create(
             model="m", messages=[{"role": "user", "content": "hi"}], stream=True
         )
-        turn = rig.scheduler.turns[-1]
+        turn = await admitted(rig)
         rig.scheduler.refuse(turn, turn_pb2.REFUSAL_REASON_OVER_BUDGET, "it is spent")
         with pytest.raises(openai.APIError, match="it is spent"):
             async for _ in stream:
@@ -198,13 +204,13 @@ async def test_a_fallback_is_tried_behind_the_comments(rig: Rig, takes: bool) ->
     rig.pool = Pool((Replica(name=ReplicaName("engine-0"), url=rig.scheduler.url, fallback=("engine-1",)),))
     await rig.start(keep_alive_s=SHORT_S)
     client, _ = await opened(rig)
-    rig.scheduler.place(rig.scheduler.turns[-1])
+    rig.scheduler.place(await admitted(rig))
     await wait_until(lambda: len(rig.scheduler.turns) == 2)
     if takes:
         rig.scheduler.replica = "engine-1"
-        rig.scheduler.place(rig.scheduler.turns[-1])
+        rig.scheduler.place(await admitted(rig))
         assert await rest(client) == REPLY
     else:
-        rig.scheduler.refuse(rig.scheduler.turns[-1], turn_pb2.REFUSAL_REASON_NO_FALLBACK, "none has room")
+        rig.scheduler.refuse(await admitted(rig), turn_pb2.REFUSAL_REASON_NO_FALLBACK, "none has room")
         error = error_of(await rest(client))
         assert (error["message"], error["status"]) == ("overloaded", 503)
