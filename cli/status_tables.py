@@ -45,7 +45,7 @@ def _services(services: list[dict[str, Any]]) -> Table:
 
 
 def _replicas(replicas: list[dict[str, Any]]) -> Table:
-    table = Table("replica", "models", "health", "turns in flight", "engine", "KV in use", "batch prefixes", box=SIMPLE)
+    table = Table("replica", "models", "health", "turns in flight", "engine", "KV in use", box=SIMPLE)
     for replica in replicas:
         running, waiting = replica["engine_running"], replica["engine_waiting"]
         table.add_row(
@@ -55,7 +55,6 @@ def _replicas(replicas: list[dict[str, Any]]) -> Table:
             str(replica["in_flight"]) + (f" of {replica['capacity']}" if replica["capacity"] is not None else ""),
             "-" if running is None else f"{running} running" + (f", {waiting} queued" if waiting else ""),
             "-" if replica["kv_usage"] is None else f"{replica['kv_usage']:.0%}",
-            replica.get("batch_prefixes") or "-",
         )
     return table
 

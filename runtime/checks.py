@@ -55,12 +55,10 @@ class Checks:
             return _unchecked(tool)
         checker = self._process(tool.server if tool.server in self._slow else _SHARED)
         answer = await checker.ask(question)
-        if answer is None and checker.ended_by not in _BY_LIMIT:
-            return _unanswered(tool)
         if answer is None or checker.took_s > SLOW_S:
             self._slow.add(tool.server)
         if answer is None:
-            return _unchecked(tool)
+            return _unchecked(tool) if checker.ended_by in _BY_LIMIT else _unanswered(tool)
         told = json.loads(answer)
         return Bad(told["bad"]) if "bad" in told else Good(told["good"])
 

@@ -191,9 +191,9 @@ async def test_reports_are_sent_again_until_they_are_acknowledged(rig: Rig) -> N
 async def test_a_new_stream_has_a_higher_epoch(rig: Rig) -> None:
     await rig.start()
     await rig.connected()
-    first = rig.scheduler.requests[0].hello
+    first = (await wait_until(lambda: rig.scheduler.requests))[0].hello
     new = await restart(rig)
-    again = new.requests[0].hello
+    again = (await wait_until(lambda: new.requests))[0].hello
     assert (again.dataplane_id, again.epoch > first.epoch) == (first.dataplane_id, True)
 
 

@@ -147,7 +147,6 @@ async def test_what_the_model_reads_when_the_process_is_ended_again_is_true(chec
     prepared = await asking
     assert isinstance(prepared, Bad)
     assert prepared.text.endswith("has ended or does not answer, and the call was not made. It may be made again.")
-    assert not checks._slow
 
 
 async def test_nobody_waits_behind_a_server_whose_checks_take_long(checks: Checks) -> None:

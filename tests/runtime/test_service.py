@@ -268,10 +268,10 @@ async def test_the_seconds_of_a_budget_count_from_the_start_of_the_run_over_a_re
 
 
 async def test_promise_07_a_time_that_was_over_during_a_downtime_ends_the_run_once(r: Rig) -> None:
-    handle = await r.spawn("CALL delete {}", budget_seconds=0.3)
+    handle = await r.spawn("CALL delete {}", budget_seconds=2.0)
     await r.until(handle, "AwaitingApproval")
     await r.crash()
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(2.0)
     await r.start()
     await r.until(handle, "BudgetExceeded")
     assert sum(b'"ended"' in record for record in await r.store.read(handle)) == 1
