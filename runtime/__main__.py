@@ -42,7 +42,7 @@ STATE_KEY = "mcp-state-key"
 """Key of the store's value that seals what MCP clients hold of a question."""
 
 STOP_S = 3.2
-"""From the signal until everything has ended; the interpreter's own end and a loaded machine have the rest of 5 s."""
+"""From the signal until everything has ended; a loaded machine has the rest of 5 s."""
 CUT_S = 4.7
 """From the signal until the process ends wherever it is. Everything that matters is durable long before."""
 
@@ -217,8 +217,9 @@ def _reason(error: OSError) -> str:
 if __name__ == "__main__":
     code = main()
     logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    with contextlib.suppress(OSError):  # nobody reads them any more
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
     # Nothing is open any more. To take all modules apart, as the interpreter would, takes half a second of a processor,
     # which on a busy machine are the last seconds that there are.
     os._exit(code)
