@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 import pytest
@@ -21,3 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--histories", type=int, default=150, help="how many histories the scheduler's core is tried on")
     parser.addoption("--fuzz-inputs", type=int, default=100, help="how many inputs each surface is tried on")
     parser.addoption("--fuzz-seed", type=int, help="play the round of inputs again that was shown with this seed")
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """What a file's tests left open is found at its last test, not in whichever file the collector runs next."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()

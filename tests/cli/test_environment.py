@@ -166,7 +166,8 @@ def test_ctrl_c_while_a_command_is_loaded_is_quiet(tmp_path: pathlib.Path, modul
     """Each of the modules, found first, stands still while it is imported."""
     path = tmp_path / (module.replace(".", "/") + ".py")
     path.parent.mkdir(exist_ok=True)
-    path.write_text("import time\nprint('loading', flush=True)\ntime.sleep(60)\n")
+    # Short sleeps: a signal that comes just before a sleep does not end it.
+    path.write_text("import time\nprint('loading', flush=True)\nwhile True:\n    time.sleep(0.1)\n")
     start = f"import cli; cli.__path__.insert(0, {str(tmp_path / 'cli')!r}); import cli.__main__; cli.__main__.main()"
     path_of_modules = os.pathsep.join((str(tmp_path), str(ROOT)))
     loading = subprocess.Popen(

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tests.raw_server import raw_server
+
 OK = b"HTTP/1.1 200 OK\r\n"
 STREAM = OK + b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -98,23 +100,17 @@ class ScriptedEngine:
         self.calls: list[Call] = []
         self.connections = 0
         self.open = 0
-        self._server: asyncio.Server | None = None
+        self._opened = contextlib.AsyncExitStack()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
 
     async def start(self, tls: ssl.SSLContext | None = None) -> None:
         """Listens on a free port."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls, limit=2**26)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = await self._opened.enter_async_context(raw_server(self._serve, tls=tls, limit=2**26))
 
     async def stop(self) -> None:
         """Ends all connections."""
-        if self._server is not None:
-            self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._opened.aclose()
 
     def drop_connections(self) -> None:
         """Closes every connection, as an engine does whose keep-alive time is over."""
@@ -122,9 +118,6 @@ class ScriptedEngine:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         self._writers.add(writer)
         self.connections += 1
         self.open += 1
@@ -139,10 +132,8 @@ class ScriptedEngine:
                 call = Call(head[0], headers, body, reader, writer, number, len(self.calls) + 1)
                 self.calls.append(call)
                 await self.script(call)
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+        except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             self.open -= 1
-            self._tasks.discard(task)
             self._writers.discard(writer)
-            writer.close()

@@ -23,6 +23,7 @@ from tests.dataplane.scripted_engine import (
     event,
 )
 from tests.dataplane.scripted_engine import whole as whole_reply
+from tests.raw_server import raw_server
 from tests.waiting import wait_until
 
 STREAMED = {**CHAT, "stream": True}
@@ -129,22 +130,15 @@ async def test_a_connection_with_an_unread_request_is_not_used_again(rig: Rig) -
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\n{}")
-        await gone.wait()
-        writer.close()
+        await asyncio.Event().wait()
 
-    gone = asyncio.Event()
-    engine = await asyncio.start_server(refuse, "127.0.0.1", 0, limit=2**12)
-    rig.scheduler.url = f"http://127.0.0.1:{engine.sockets[0].getsockname()[1]}"
-    await rig.start()
-    client = await rig.client()
-    body = {**CHAT, "user": "u" * 2**23}
-    try:
+    async with raw_server(refuse, limit=2**12) as port:
+        rig.scheduler.url = f"http://127.0.0.1:{port}"
+        await rig.start()
+        client = await rig.client()
+        body = {**CHAT, "user": "u" * 2**23}
         for _ in range(2):
             assert (await client.ask(request(body))).status == 413
-    finally:
-        gone.set()
-        engine.close()
-        await engine.wait_closed()
 
 
 async def test_an_event_too_large_to_read_hides_nothing_of_what_follows(rig: Rig) -> None:

@@ -13,6 +13,7 @@ from protos import turn_pb2
 from tests.dataplane.conftest import Rig
 from tests.dataplane.raw_client import CHAT, RawClient, request
 from tests.dataplane.scripted_engine import DONE, LAST_CHUNK, STREAM, USAGE, Call, chunk, delta, event, whole
+from tests.raw_server import raw_server
 from tests.waiting import wait_until
 
 STREAMED = {**CHAT, "stream": True}
@@ -115,18 +116,12 @@ async def balancer(port: int) -> AsyncIterator[int]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind_reader, behind_writer = await asyncio.open_connection("127.0.0.1", port)
         asking = asyncio.create_task(pass_on(reader, behind_writer, None))
-        await pass_on(behind_reader, writer, IDLE_S)
-        behind_writer.close()
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        for each in (writer, behind_writer):
-            each.close()
-            with contextlib.suppress(ConnectionError):
-                await each.wait_closed()
+        try:
+            await pass_on(behind_reader, writer, IDLE_S)
+        finally:
+            behind_writer.close()
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        await server.wait_closed()
+    async with raw_server(serve) as in_front:
+        yield in_front

@@ -17,6 +17,7 @@ import pytest_asyncio
 from loadgen.chaos_link import HOST
 from loadgen.chaos_rig import Rig
 from tests.e2e.clients import Client, calling, chat, home_of, named, phases, wait_healthy
+from tests.raw_server import raw_server
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
@@ -159,11 +160,8 @@ async def dropping(port: int) -> AsyncIterator[int]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream_reader, upstream_writer = await asyncio.open_connection(HOST, port)
-        await asyncio.gather(pass_on(reader, upstream_writer), pass_on(upstream_reader, writer))
+        with contextlib.closing(upstream_writer):
+            await asyncio.gather(pass_on(reader, upstream_writer), pass_on(upstream_reader, writer))
 
-    server = await asyncio.start_server(serve, HOST, 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        await server.wait_closed()
+    async with raw_server(serve) as in_front:
+        yield in_front

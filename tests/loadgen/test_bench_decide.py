@@ -11,6 +11,7 @@ from loadgen import bench_decide
 from loadgen.bench_decide import Counts, report
 from loadgen.decide_rig import Way
 from loadgen.relay_rig import RigError
+from tests.raw_server import raw_server
 
 TINY = Counts(pairs=5, warmup_pairs=1, agents=2)
 
@@ -67,10 +68,9 @@ async def test_what_is_no_decision_ends_the_bench(answer: bytes, said: str) -> N
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
-        writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        way = await Way.open(server.sockets[0].getsockname()[1], "/v1/decide")
+    async with raw_server(serve) as port:
+        way = await Way.open(port, "/v1/decide")
         with pytest.raises(RigError, match=f"^{said.replace('{', '.').replace('}', '.')}"):
             await way.ask("x")
         way.close()

@@ -15,6 +15,7 @@ import pytest
 from loadgen import bench_relay, relay_figures, relay_rig, relay_wire
 from loadgen.ports import free_ports
 from loadgen.relay_figures import Sample
+from tests.raw_server import raw_server
 from tests.stack import ROOT, environment
 from tests.waiting import wait_until
 
@@ -96,18 +97,15 @@ async def test_an_answer_that_is_not_the_right_one_is_an_error(tmp_path: pathlib
             await reader.readexactly(relay_wire.BODY_BYTES)
             body = relay_wire.whole(999)
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
-        writer.close()
 
-    server = await asyncio.start_server(answer_others, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
     order = {"do": "turns", "count": 3, "at_once": 1, "chunks": 0, "pace_ms": 0, "within_s": 10}
-    with contextlib.ExitStack() as opened:
-        start = relay_rig.Starter(tmp_path, opened)
-        client = start("client", relay_rig.python("loadgen.relay_client"), relay_rig.Cores.choose().rest, piped=True)
-        said = await client.order(port=port, **order)
-        refused = await client.order(port=free_ports(1)[0], **order)
-    server.close()
-    await server.wait_closed()
+    async with raw_server(answer_others) as port:
+        with contextlib.ExitStack() as opened:
+            start = relay_rig.Starter(tmp_path, opened)
+            cores = relay_rig.Cores.choose().rest
+            client = start("client", relay_rig.python("loadgen.relay_client"), cores, piped=True)
+            said = await client.order(port=port, **order)
+            refused = await client.order(port=free_ports(1)[0], **order)
     assert (said["answers"], said["errors"]) == (0, 3)
     assert said["first_error"].startswith("status 200, ")
     assert (refused["answers"], refused["errors"]) == (0, 1)

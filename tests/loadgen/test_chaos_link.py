@@ -10,6 +10,7 @@ import pytest
 
 from loadgen.chaos_link import DELAY_S, HOST, Link
 from loadgen.ports import free_ports
+from tests.raw_server import raw_server
 from tests.waiting import wait_until
 
 
@@ -19,19 +20,17 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         while data := await reader.read(65536):
             writer.write(data)
             await writer.drain()
-    writer.close()
 
 
 @pytest.fixture
 async def link() -> AsyncIterator[Link]:
     """A link to a server that echoes."""
-    server = await asyncio.start_server(echo, HOST, 0)
-    made = Link("test", server.sockets[0].getsockname()[1])
-    await made.start()
-    yield made
-    made.refuse()
-    made.reset()
-    server.close()
+    async with raw_server(echo) as port:
+        made = Link("test", port)
+        await made.start()
+        yield made
+        made.refuse()
+        made.reset()
 
 
 async def connect(link: Link) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
