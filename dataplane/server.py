@@ -91,7 +91,7 @@ class ClientConnection(asyncio.Protocol):
         self._served: Request | None = None
         """The request that is being answered, by `_work`."""
         self._work: Work | None = None
-        self._ahead = bytearray()
+        self._ahead = b""
         """What was read and is not parsed, since what came before it is not answered."""
         self._body_came = False
         """Whether what was parsed last had bytes of a body in it."""
@@ -123,7 +123,7 @@ class ClientConnection(asyncio.Protocol):
             request.route = None  # it may hold the request
         self._parser = self._current = self._served = None
         self._waiting.clear()
-        self._ahead.clear()
+        self._ahead = b""
         work, self._work = self._work, None
         if work is not None:
             work.client_left()
@@ -300,11 +300,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _parse_ahead(self) -> None:
         """Parses what was read, until a request is whole, or nothing behind it will ever be."""
-        ahead = self._ahead
-        while ahead and not self._waiting and self._fault is None:
-            data = bytes(ahead[:PARSED_BYTES_MAX])
-            del ahead[:PARSED_BYTES_MAX]
-            self._parse(data)
+        ahead, at = self._ahead, 0
+        while at < len(ahead) and not self._waiting and self._fault is None:
+            self._parse(ahead[at : at + PARSED_BYTES_MAX])
+            at += PARSED_BYTES_MAX
+        self._ahead = ahead[at:]
 
     def _parse(self, data: bytes) -> None:
         assert self._parser is not None
