@@ -26,10 +26,10 @@ OVERHEAD_STEP, OVERHEAD_STEP_ALONE = 0.01, 0.1
 """Of what was expected. What somebody else uses of the window looks the same once, and is none of a turn's cost."""
 
 
-def is_as_expected(window: Window, seen: Seen, mark: Mark, expected: float, at: float) -> bool:
+def is_as_expected(window: Window, seen: Seen, mark: Mark, at: float) -> bool:
     """Whether what the answer to a turn told is one more telling of the token bucket that the window is known to be,
-    and of an account that is right, `expected` being what the provider was thought to take when the turn arrived: then
-    there is nothing to conclude, as from nearly every answer of a provider that nobody else uses."""
+    and of an account that is right: then there is nothing to conclude, as from nearly every answer of a provider that
+    nobody else uses."""
     limit, remaining, reset_s, then = window.limit, seen.remaining, seen.reset_s, mark.then
     if window.evidence > -EVIDENCE_MAX or window.trust < 1.0 or window.caution or window.overhead or mark.is_alone:
         return False
@@ -39,9 +39,13 @@ def is_as_expected(window: Window, seen: Seen, mark: Mark, expected: float, at: 
         return False
     off = remaining - (then.level + window.shifted - then.shifted)
     if off > ROUNDED:
-        if _surely_off(window, level_at(window, at), remaining, mark) >= NOTED * limit:
+        # Its level of before looks further off than that of now, to which it was refilled.
+        if (
+            _surely_off(window, window.level, remaining, mark) >= NOTED * limit
+            and _surely_off(window, level_at(window, at), remaining, mark) >= NOTED * limit
+        ):
             return False
-    elif off <= -NOTED * limit or mark.charge - off - expected > ROUNDED:
+    elif off < -ROUNDED or off <= -NOTED * limit:
         return False
     return _is_full_after(limit - remaining, window.period_s, limit, reset_s)
 

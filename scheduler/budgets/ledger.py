@@ -204,11 +204,12 @@ def settle(
     else:
         prompt, completion, usd = spent.prompt, spent.completion, spent.usd
     actual = 1.0, prompt + completion, prompt, completion, usd
-    windows = list(budget.windows)
-    for number, mark in enumerate(marks):
-        window = windows[number]
-        windows[number] = credit(window, mark, actual[window.dimension], at, was_taken=was_taken)
-    after = replace(budget, windows=tuple(windows), in_flight=budget.in_flight - 1)
+    windows = budget.windows
+    credited = [
+        credit(window, mark, actual[window.dimension], at, was_taken=was_taken)
+        for window, mark in zip(windows, marks, strict=False)  # more windows may have been told of since
+    ]
+    after = replace(budget, windows=(*credited, *windows[len(marks) :]), in_flight=budget.in_flight - 1)
     if reservation.is_probe:
         after = replace(after, probing=False)
     if was_taken:
@@ -223,9 +224,8 @@ def told(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at
     """Takes in what the headers of a turn's answer tell of the windows."""
     windows, counted = budget.windows, budget.counted
     marks = () if reservation is None else reservation.marks
-    taken = () if reservation is None else _taken(budget, reservation.need, 0.0)
     for place, seen in enumerate(limits.seen):
-        if place < len(marks) and is_as_expected(windows[place], seen, marks[place], taken[seen.dimension], at):
+        if place < len(marks) and is_as_expected(windows[place], seen, marks[place], at):
             continue
         number = window_of(windows, seen)
         if number is None:
@@ -239,7 +239,8 @@ def told(budget: Budget, reservation: Reservation | None, limits: LimitsTold, at
             if window.dimension in sizes.COUNTED:
                 if mark.is_alone:
                     counted = _counted(counted, window, seen, mark, reservation.need)
-                window = taken_on_arrival(window, seen, mark, taken[window.dimension])
+                expected = _taken(budget, reservation.need, 0.0)[window.dimension]
+                window = taken_on_arrival(window, seen, mark, expected)
         window = see(window, seen, mark, at)
         if window is not windows[number]:
             windows = (*windows[:number], window, *windows[number + 1 :])
