@@ -6,7 +6,7 @@ Nothing here validates a request for the engine: fields that are not needed are 
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -18,6 +18,10 @@ TOOL_CALL_ID_CHARS_MAX = 256
 TOOL_CHARS_MAX = 64
 
 MODEL_CHARS_MAX = 512
+TOKENS_MAX = 2**53
+"""No request allows more: a larger number is one that makes no sense."""
+
+_Scalar = int | float | str | bool | None  # a list may have millions of items
 _SPACE = b" \t\r\n"
 
 
@@ -37,14 +41,14 @@ class ChatRequest(msgspec.Struct):
     messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
     stream: bool | None = None
     stream_options: _StreamOptions | msgspec.UnsetType | None = msgspec.UNSET
-    max_tokens: Any = None
-    max_completion_tokens: Any = None
+    max_tokens: _Scalar = None
+    max_completion_tokens: _Scalar = None
 
     @property
     def tokens_max(self) -> int | None:
         """Most completion tokens that it allows, where it says so in a way that makes sense."""
         for limit in (self.max_completion_tokens, self.max_tokens):
-            if type(limit) is int and limit > 0:
+            if type(limit) is int and 0 < limit <= TOKENS_MAX:
                 return limit
         return None
 

@@ -78,12 +78,20 @@ def test_a_resync_tells_how_old_the_last_word_is() -> None:
         (b',"max_tokens":"many"', None),
         (b',"max_tokens":true', None),
         (b',"max_tokens":-1', None),
+        (b',"max_tokens":18446744073709551616', None),
+        (b',"max_tokens":9007199254740992', 2**53),
     ],
 )
 def test_a_maximum_that_makes_no_sense_is_left_to_the_engine(fields: bytes, tokens_max: int | None) -> None:
     parsed = parse(b'{"model":"m","messages":[{"role":"assistant","content":null}]%b}' % fields)
     assert not isinstance(parsed, ApiError)
     assert parsed.tokens_max == tokens_max
+
+
+def test_a_maximum_that_is_a_list_is_refused_and_not_made_into_objects() -> None:
+    parsed = parse(b'{"model":"m","messages":[{"role":"user"}],"max_tokens":[%b[]]}' % (b"[]," * 1_000_000))
+    assert isinstance(parsed, ApiError)
+    assert (parsed.status, parsed.message.partition(":")[0]) == (400, "max_tokens")
 
 
 def test_another_model_name_leaves_the_rest_as_it_was() -> None:
