@@ -16,6 +16,7 @@ from loadgen.ports import free_ports
 from protos import runtime_pb2 as pb
 from protos import runtime_pb2_grpc, scheduler_pb2
 from protos.scheduler_pb2_grpc import SchedulerStub
+from tests.servers import web_server
 from tests.stack import answers, started
 from tests.waiting import wait_until
 
@@ -33,13 +34,8 @@ async def collector(seen: bytearray) -> Any:
 
     app = web.Application(client_max_size=2**26)
     app.router.add_route("*", "/{path:.*}", take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with web_server(app) as origin:
+        yield origin
 
 
 async def use_http(bases: dict[str, str], seen: bytearray) -> None:

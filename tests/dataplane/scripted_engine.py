@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.raw_server import raw_server
+from tests.servers import raw_server
 
 OK = b"HTTP/1.1 200 OK\r\n"
 STREAM = OK + b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

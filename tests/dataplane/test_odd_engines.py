@@ -23,7 +23,7 @@ from tests.dataplane.scripted_engine import (
     event,
 )
 from tests.dataplane.scripted_engine import whole as whole_reply
-from tests.raw_server import raw_server
+from tests.servers import raw_server
 from tests.waiting import wait_until
 
 STREAMED = {**CHAT, "stream": True}

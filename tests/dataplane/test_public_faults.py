@@ -13,7 +13,7 @@ from protos import turn_pb2
 from tests.dataplane.conftest import Rig
 from tests.dataplane.raw_client import CHAT, RawClient, request
 from tests.dataplane.scripted_engine import DONE, LAST_CHUNK, STREAM, USAGE, Call, chunk, delta, event, whole
-from tests.raw_server import raw_server
+from tests.servers import raw_server
 from tests.waiting import wait_until
 
 STREAMED = {**CHAT, "stream": True}

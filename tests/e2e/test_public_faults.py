@@ -17,7 +17,7 @@ import pytest_asyncio
 from loadgen.chaos_link import HOST
 from loadgen.chaos_rig import Rig
 from tests.e2e.clients import Client, calling, chat, home_of, named, phases, wait_healthy
-from tests.raw_server import raw_server
+from tests.servers import raw_server
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]

@@ -19,6 +19,7 @@ from examples.wikipedia import server as example
 from runtime.tool_config import Server, load
 from runtime.tool_specs import Done, EffectKind
 from tests.runtime.tool_servers import call, opened
+from tests.servers import web_server
 from tests.stack import ROOT
 
 PAGE = {
@@ -65,13 +66,8 @@ async def standing_in(*answers: Answer) -> AsyncIterator[tuple[Standin, str]]:
     standin = Standin(*answers)
     app = web.Application()
     app.router.add_route("GET", "/{path:.*}", standin.serve)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield standin, f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with web_server(app) as origin:
+        yield standin, origin
 
 
 async def test_a_toolbox_searches_and_reads(monkeypatch: pytest.MonkeyPatch) -> None:

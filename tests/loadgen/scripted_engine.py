@@ -12,6 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.servers import web_server
+
 
 @dataclass
 class ScriptedEngine:
@@ -38,16 +40,9 @@ class ScriptedEngine:
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_delete("/v1/runs/{run}", self._end)
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{port}/v1"
-        try:
+        async with web_server(app, handler_cancellation=True, shutdown_timeout=0.1) as origin:
+            self.url = f"{origin}/v1"
             yield self
-        finally:
-            await runner.cleanup()
 
     def turns_by_run(self) -> Counter[str]:
         """Turns seen, by the run id they named."""

@@ -11,7 +11,7 @@ from loadgen import bench_decide
 from loadgen.bench_decide import Counts, report
 from loadgen.decide_rig import Way
 from loadgen.relay_rig import RigError
-from tests.raw_server import raw_server
+from tests.servers import raw_server
 
 TINY = Counts(pairs=5, warmup_pairs=1, agents=2)
 

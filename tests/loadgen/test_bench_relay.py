@@ -15,7 +15,7 @@ import pytest
 from loadgen import bench_relay, relay_figures, relay_rig, relay_wire
 from loadgen.ports import free_ports
 from loadgen.relay_figures import Sample
-from tests.raw_server import raw_server
+from tests.servers import raw_server
 from tests.stack import ROOT, environment
 from tests.waiting import wait_until
 

@@ -10,7 +10,7 @@ import pytest
 
 from loadgen.chaos_link import DELAY_S, HOST, Link
 from loadgen.ports import free_ports
-from tests.raw_server import raw_server
+from tests.servers import raw_server
 from tests.waiting import wait_until
 
 

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
+from tests.servers import web_server
+
 
 class CountingEngine:
     """Of one test."""
@@ -47,11 +49,5 @@ async def counting_engine() -> AsyncIterator[CountingEngine]:
     app.router.add_post("/v1/chat/completions", made.reply)
     app.router.add_get("/v1/models", made.models)
     app.router.add_delete("/v1/runs/{run}", made.end)
-    runner = web.AppRunner(app, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with web_server(app, shutdown_timeout=1) as made.url:
         yield made
-    finally:
-        await runner.cleanup()

@@ -20,6 +20,7 @@ from runtime.refusals import NoAnswerError
 from runtime.run import RunState, fold
 from tests.runtime import journals as j
 from tests.runtime.rig import Rig, results, rig
+from tests.servers import web_server
 
 Respond = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -99,13 +100,8 @@ async def served(dataplane: Dataplane) -> AsyncIterator[str]:
     """Its base URL, while the block runs."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", dataplane.respond)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with web_server(app, handler_cancellation=True, shutdown_timeout=1) as origin:
+        yield origin
 
 
 async def turn(dataplane: Dataplane, **order: Any) -> chat.Reply:

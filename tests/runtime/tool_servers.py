@@ -16,6 +16,7 @@ from aiohttp import web
 from fakes.toolserver import ToolServerConfig, build
 from runtime.tool_config import Server
 from runtime.toolbox import Toolbox
+from tests.servers import web_server
 from tests.waiting import wait_until
 
 Reaction = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
@@ -112,13 +113,8 @@ async def serving(server: ScriptedServer) -> AsyncIterator[str]:
     """The URL of a scripted server."""
     app = web.Application()
     app.router.add_route("*", "/mcp", server.serve)
-    runner = web.AppRunner(app, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
-    finally:
-        await runner.cleanup()
+    async with web_server(app, shutdown_timeout=1) as origin:
+        yield f"{origin}/mcp"
 
 
 @contextlib.asynccontextmanager

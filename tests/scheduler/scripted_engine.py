@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from tests.servers import web_server
+
 
 @dataclass
 class Answer:
@@ -44,11 +46,5 @@ async def scripted_engine() -> AsyncIterator[ScriptedEngine]:
     engine = ScriptedEngine()
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", engine.answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        engine.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with web_server(app, access_log=None, shutdown_timeout=0.1) as engine.url:
         yield engine
-    finally:
-        await runner.cleanup()

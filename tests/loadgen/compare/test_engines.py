@@ -12,6 +12,7 @@ from aiohttp import web
 
 from loadgen.compare import engines
 from loadgen.compare.processes import ProcessError
+from tests.servers import web_server
 
 
 class Busy:
@@ -29,13 +30,8 @@ class Busy:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post(self._reset_path, self._reset)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        try:
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-        finally:
-            await runner.cleanup()
+        async with web_server(app) as origin:
+            yield origin
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         self.requests = max(self.requests - 1, 0)

@@ -1,4 +1,4 @@
-"""Raw servers of tests, of which nothing is left when they end: neither a task nor a connection."""
+"""Servers of tests, of which nothing is left when they end: neither a task nor a connection, however late it came."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
 
 from tests.waiting import wait_until
 
@@ -27,6 +30,28 @@ class _Protocol(asyncio.StreamReaderProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
         self._connected.discard(self._mine)
+
+
+async def _accepted() -> None:
+    """Returns when what was accepted before is connected, and its service begun: no part of asyncio waits for that."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def web_server(app: web.Application, **options: Any) -> AsyncIterator[str]:
+    """The origin of `app`, served while the block runs; `options`: as of `web.AppRunner`."""
+    runner = web.AppRunner(app, **options)
+    await runner.setup()
+    server = runner.server
+    assert server is not None
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+        await _accepted()
+        await server.shutdown(0)
 
 
 @contextlib.asynccontextmanager
@@ -54,8 +79,7 @@ async def raw_server(serve: Serve, *, tls: ssl.SSLContext | None = None, limit: 
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
-        await asyncio.sleep(0)  # what was accepted just now is connected, and its service begun
-        await asyncio.sleep(0)
+        await _accepted()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
