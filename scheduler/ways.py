@@ -4,14 +4,11 @@
 token also waits for other prompts and for the engine's own work, which looks like dear prefill, so predictions are off
 by a factor of two where that costs much (README.md). Hence they only say which ways are worth a try. While batch work
 fills a replica, its turns are counted; what a way gave counts from then on, less what the interactive runs that are
-there at the moment take of it. A way that was not tried counts as if the prediction were DOUBT times too low, and one
-that was tried for few turns as if they had met a bad moment: it is tried again unless it is clearly worse, so that
-chance decides less. Replicas of the same models and size learn from each other.
+there at the moment take of it. A way that was not tried counts as if the prediction were DOUBT times too low. Replicas
+of the same models and size learn from each other.
 """
 
 from __future__ import annotations
-
-import math
 
 from msgspec import Struct
 
@@ -30,9 +27,6 @@ REMEMBERED_S = 900.0
 change, and a trial may have met a bad moment."""
 DOUBT = 2.5
 """How many times more than predicted a way may give, beside one that was tried."""
-UNSURE = 0.7
-"""A rate counted over n turns is off by this ÷ √n of itself: 50 turns on real engines, 20 s, gave between 2.2 and 2.6
-a second of what were 2.5 in the long run."""
 SWITCH_GAIN = 1.05
 """Another way must promise so many times the turns."""
 SAME_SIZE = 1.5
@@ -146,10 +140,9 @@ def _tells(given: Given, economy: Economy, at: float) -> bool:
 
 
 def _left(given: Given, economy: Economy, interactive_tokens: float) -> float:
-    """Turns a second that are batch work's, at the upper end of what the way may give."""
+    """Turns a second that are batch work's."""
     interactive = interactive_tokens / economy.context_tokens
-    rate = given.rate * (1 + UNSURE / math.sqrt(given.turns))
-    return max(0.0, rate - interactive / (economy.pause_s + given.interactive_s))
+    return max(0.0, given.rate - interactive / (economy.pause_s + given.interactive_s))
 
 
 def _doubted(way: Way, tried: dict[Way, float], rates: tuple[float, ...]) -> float:

@@ -34,7 +34,7 @@ class _Protocol(asyncio.StreamReaderProtocol):
 
 async def _accepted() -> None:
     """Returns when what was accepted before is connected, and its service begun: no part of asyncio waits for that."""
-    for _ in range(5):
+    for _ in range(5):  # a task, two callbacks of the transport, and the service's own task
         await asyncio.sleep(0)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from common.grants import CLASSES, Grant
 from common.ids import CALLER_BYTES_MAX, Caller, is_id
-from dataplane import chat
+from dataplane import chat, limits
 from dataplane.errors import ApiError
 from dataplane.identity import CALLER, CLASS, RUN_ID, Identity, identify
 from protos import turn_pb2
@@ -26,6 +26,7 @@ CHATS = [
     b'{"model":"m","messages":[{"role":"user","content":"hi"}]}',
     b'{"model":"m","messages":[{"role":"tool","tool_call_id":"a"}],"stream":true}',
     b'{"model":"m","messages":[{"role":"user"}],"stream":true,"stream_options":{"continuous_usage_stats":true}}',
+    b'{"model":"m","messages":[{"role":"user"}],"max_tokens":18446744073709551615,"max_completion_tokens":null}',
     b'{"stream_options":null,"messages":[{"role":"user"}],"model":"m","stream":true} ',
 ]
 
@@ -72,6 +73,9 @@ def test_any_body_is_a_request_or_names_the_field(request: pytest.FixtureRequest
             assert found.body()
             return
         assert all(found.tool_call_ids())
+        limits.describe(
+            turn_pb2.Turn(), limits.NO_LIMITS, prompt_bytes=len(body), max_tokens=found.tokens_max, unix_s=0.0
+        )
         asked = json.loads(chat.ask_for_usage(body, found))
         assert asked["stream_options"]["include_usage"] is True
 

@@ -117,13 +117,6 @@ def test_a_close_call_changes_nothing() -> None:
     assert chosen(known(kept=2.0, partly=2.05, anew=2.0), Way.KEPT) is Way.KEPT
 
 
-def test_what_few_turns_showed_is_tried_again_unless_it_is_clearly_worse() -> None:
-    sure = replace(given(2.0), turns=20 * TRIED_TURNS)
-    seen = {rate: (sure, given(0.1), given(rate)) for rate in (1.6, 2.0)}
-    assert [chosen(givens, Way.KEPT) for givens in seen.values()] == [Way.KEPT, Way.ANEW]
-    assert chosen((sure, given(0.1), replace(given(2.0), turns=20 * TRIED_TURNS)), Way.KEPT) is Way.KEPT
-
-
 def test_interactive_runs_take_their_part_of_each_way() -> None:
     quick, slow = given(2.0, interactive_s=0.5), given(1.9, interactive_s=3.0)
     givens = (quick, given(0.1), slow)
