@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cli import processes
-from loadgen.ports import free_ports
+from loadgen.ports import free_ports, free_run
 from tests.stack import environment
 from tests.waiting import wait_until_sync
 
@@ -21,26 +20,6 @@ STANDINS = "tests.cli.standin_cli"
 REAL = "cli"
 TIMEOUT_S = 90.0
 """More than `up` gives its services to become healthy."""
-
-
-def free_run(count: int) -> int:
-    """The first of `count` adjacent ports that nobody listens on."""
-    for port in free_ports(50):
-        now = _listening_free(port, count)
-        if now:
-            return port
-    raise AssertionError("no adjacent free ports")
-
-
-def _listening_free(first: int, count: int) -> bool:
-    with contextlib.ExitStack() as sockets:
-        for port in range(first, first + count):
-            probe = sockets.enter_context(socket.socket())
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                return False
-    return True
 
 
 @dataclass
