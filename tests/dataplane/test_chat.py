@@ -53,6 +53,38 @@ def test_a_wrong_body_is_refused_by_the_name_of_its_field(body: bytes, field: st
     assert expected in error.message
 
 
+def _large(head: bytes, item: bytes, tail: bytes) -> bytes:
+    """More than 200,000 strings in more than a mebibyte."""
+    return head + b",".join(item % n for n in range(250_000)) + tail
+
+
+@pytest.mark.parametrize(
+    ("head", "item", "tail"),
+    [
+        (b"", b'"%d": 1', b""),
+        (b"", b'"%d\\\\\\\\": "\\\\"', b""),
+        (b'"stream_options": {', b'"%d": 1', b"}"),
+        (b'"metadata": {', b'"%d": 1', b"}"),
+        (b'"messages": [', b'{"role": "", "n": %d}', b"]"),
+        (b'"messages": [{"role": "assistant", "tool_calls": [', b'{"function": {}, "n": %d}', b"]}]"),
+    ],
+    ids=["members", "backslashes", "stream_options", "deeper", "messages", "tool_calls"],
+)
+def test_a_body_of_too_many_strings_is_refused_before_it_is_taken_apart(head: bytes, item: bytes, tail: bytes) -> None:
+    error = chat.parse(_large(b'{"model": "m", "messages": [{"role": "user"}], ' + head, item, tail + b"}"))
+    assert isinstance(error, ApiError)
+    assert error.status == 400
+    assert error.message.startswith("body: expected at most 200,000 strings, names of members counted")
+
+
+@pytest.mark.parametrize("text", ["a", '"', "\\", "é", "😀"])
+def test_a_body_of_long_texts_is_read_whatever_is_in_them(text: str) -> None:
+    messages = [{"role": "user", "content": text * 300} for _ in range(10_000)]
+    body = json.dumps({"model": "m", "messages": messages}, ensure_ascii=False).encode()
+    assert len(body) > 1 << 20
+    assert len(parsed(body).messages) == 10_000
+
+
 CALLS = [{"id": f"call_{name}", "function": {"name": name, "arguments": "{}"}} for name in ("search", "read")]
 ASSISTANT = {"role": "assistant", "content": None, "tool_calls": CALLS}
 

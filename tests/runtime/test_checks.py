@@ -109,6 +109,34 @@ async def test_nobody_waits_behind_a_server_that_was_slow(checks: Checks) -> Non
     await asyncio.wait(slow)
 
 
+async def test_nobody_waits_behind_checks_that_waited_when_the_first_was_found_to_be_slow(checks: Checks) -> None:
+    slow = [asyncio.create_task(checks.prepare(tool(SLOW_PATTERN), SLOW_MAIL)) for _ in range(5)]
+    await asyncio.sleep(0)
+    assert await checks.prepare(tool({}, "plain"), "{}") == Good({})
+    assert sum(each.done() for each in slow) <= 1
+    await checks.close()
+    assert all(isinstance(each, Bad) for each in await asyncio.gather(*slow))
+    assert all(checker._process is None for checker in checks._processes.values())
+
+
+async def test_a_check_that_waits_too_long_is_told_so(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.checks.ANSWER_S_MAX", 1.0)
+    slow = asyncio.create_task(checks.prepare(tool(SLOW_PATTERN), SLOW_MAIL))
+    await asyncio.sleep(0)
+    prepared = await checks.prepare(tool(SLOW_PATTERN), '{"mail": "me@x.com"}')
+    assert isinstance(prepared, Bad)
+    assert prepared.text.endswith("and the call was not made. It may be made again.")
+    await slow
+
+
+async def test_a_check_that_ends_its_process_is_not_made_twice(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
+    dying = "import os, signal, time; os.close(1); time.sleep(0.3); os.kill(os.getpid(), signal.SIGPROF)"
+    monkeypatch.setattr("runtime.checks._COMMAND", (sys.executable, "-c", dying))
+    prepared = await checks.prepare(tool({}), "{}")
+    assert isinstance(prepared, Bad)
+    assert "could not be checked against its schema within 2 s" in prepared.text
+
+
 async def test_a_question_that_nobody_waits_for_is_answered_to_nobody_else(checks: Checks) -> None:
     asking = asyncio.create_task(checks.prepare(tool({}), '{"a": 1}'))
     await asyncio.sleep(0.01)
