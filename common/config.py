@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import pathlib
 import sys
@@ -118,6 +119,18 @@ class ServiceConfig(BaseSettings):
         """The environment variable that sets `field`."""
         alias = cls.model_fields[field].validation_alias
         return alias if isinstance(alias, str) else str(cls.model_config["env_prefix"]) + field.upper()
+
+    @classmethod
+    def arguments(cls, module: str, doc: str | None) -> argparse.ArgumentParser:
+        """What `python -m module` takes: nothing yet but `--help`, which tells `doc` and the settings."""
+        settings = [f"  {cls.variable(name)}\n        {field.description}" for name, field in cls.model_fields.items()]
+        return argparse.ArgumentParser(
+            prog=f"python -m {module}",
+            description=doc,
+            epilog="\n".join(["Settings are environment variables (docs/reference.md has their defaults):", *settings]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
 
     @classmethod
     def read(cls) -> Self:

@@ -10,6 +10,7 @@ from dataplane.config import DataplaneConfig
 
 def main() -> None:
     """Serves until SIGTERM or SIGINT."""
+    DataplaneConfig.arguments("dataplane", __doc__).parse_args()
     config = DataplaneConfig.read()
     set_up_logging(config.log_level)
     allow_many()

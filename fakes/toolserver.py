@@ -203,11 +203,11 @@ async def serve(config: ToolServerConfig, stop: asyncio.Event) -> int:
 def main(arguments: list[str]) -> int:
     """Serves over HTTP, or with `--stdio` over standard input and output: the exit code."""
     logging.basicConfig(level=logging.WARNING, format="level=%(levelname)s logger=%(name)s %(message)s")
-    if arguments not in ([], ["--stdio"]):
-        print("usage: python -m fakes.toolserver [--stdio]", file=sys.stderr)
-        return 2
+    parser = ToolServerConfig.arguments("fakes.toolserver", __doc__)
+    parser.add_argument("--stdio", action="store_true", help="serve over standard input and output, not HTTP")
+    over_stdio = parser.parse_args(arguments).stdio
     config = ToolServerConfig.read()
-    if arguments:
+    if over_stdio:
         asyncio.run(build(config).run_stdio_async())
         return 0
     return asyncio.run(serve_until_signal(lambda stop: serve(config, stop)))

@@ -55,6 +55,7 @@ class CannotStartError(Exception):
 
 def main() -> int:
     """Serves: the process's exit code."""
+    RuntimeConfig.arguments("runtime", __doc__).parse_args()
     config = RuntimeConfig.read()
     set_up_logging(config.log_level)
     for chatty in ("httpx2", "mcp", "uvicorn"):

@@ -37,6 +37,7 @@ log = logging.getLogger("scheduler")
 
 def main() -> None:
     """Entry point."""
+    SchedulerConfig.arguments("scheduler", __doc__).parse_args()
     config = SchedulerConfig.read()
     set_up_logging(config.log_level)
     if config.pool is None:

@@ -44,6 +44,7 @@ async def _until_stopped(stop: asyncio.Event, servers: list[EngineServer]) -> No
 
 def main() -> int:
     """Reads the configuration and serves: the exit code."""
+    EngineConfig.arguments("fakes.engine", __doc__).parse_args()
     config = EngineConfig.read()
     set_up_logging(config.log_level)
     allow_many()

@@ -29,6 +29,7 @@ async def serve(config: ProviderConfig, stop: asyncio.Event) -> int:
 def main() -> int:
     """Reads the configuration and serves: the exit code."""
     logging.basicConfig(level=logging.INFO, format="level=%(levelname)s logger=%(name)s %(message)s")
+    ProviderConfig.arguments("fakes.provider", __doc__).parse_args()
     config = ProviderConfig.read()
     return asyncio.run(serve_until_signal(lambda stop: serve(config, stop)))
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from common.config import Secret, ServiceConfig
+from tests.stack import ROOT
 
 
 class ExampleConfig(ServiceConfig):
@@ -81,3 +85,17 @@ def test_only_our_variables_are_read_and_empty_ones_are_unset(monkeypatch: pytes
     assert ExampleConfig.read() == ExampleConfig(token=None, port=1)
     monkeypatch.setenv("LUFTPAUSE_TOKEN", "sesame")
     assert ExampleConfig.read().token_text == "sesame"
+
+
+MODULES = ("scheduler", "dataplane", "runtime", "fakes.engine", "fakes.provider", "fakes.toolserver")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_service_that_is_asked_for_help_tells_its_settings_and_does_not_serve(module: str) -> None:
+    command = [sys.executable, "-m", module]
+    told = subprocess.run([*command, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout.startswith(f"usage: python -m {module} ")
+    assert "_PORT" in told.stdout
+    wrong = subprocess.run([*command, "--colour"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert wrong.returncode == 2
+    assert wrong.stderr.endswith("error: unrecognized arguments: --colour\n")

@@ -15,7 +15,7 @@ from mcp import Client, StdioServerParameters
 from mcp_types import RequestParamsMeta, TextContent
 
 from fakes.tool_effects import DELAY_S_MAX, Call, Effects, delay_s, found
-from fakes.toolserver import ToolServerConfig, main, serve
+from fakes.toolserver import ToolServerConfig, serve
 from loadgen.ports import free_ports
 from tests.stack import environment, started, wait_healthy
 
@@ -112,8 +112,3 @@ def test_a_taken_port_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, capfd
         monkeypatch.setenv("LUFTPAUSE_TOOLS_PORT", str(port))
         assert asyncio.run(serve(ToolServerConfig.read(), asyncio.Event())) == 1
     assert capfd.readouterr().err == f"LUFTPAUSE_TOOLS_PORT={port}: Address already in use\n"
-
-
-def test_an_unknown_argument_is_told(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["--colour"]) == 2
-    assert capfd.readouterr().err == "usage: python -m fakes.toolserver [--stdio]\n"
