@@ -1,7 +1,9 @@
-"""The adapters: openai and LangGraph through a real dataplane, the others with clients of the same shape."""
+"""The adapters: openai and LangGraph through a real dataplane, anthropic's client at a scripted endpoint, LiteLLM with
+a module of the same shape."""
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import http.client
 import json
@@ -15,6 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import web
+from anthropic import Anthropic, RateLimitError
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
@@ -29,6 +33,7 @@ from openai import OpenAI
 from pydantic import SecretStr
 
 from loadgen.ports import free_ports
+from tests.servers import web_server
 from tests.stack import fetched, running_stack, started, wait_healthy
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
@@ -178,26 +183,53 @@ class Client:
         return self._raw
 
 
-def test_an_anthropic_client_gives_turns_and_windows() -> None:
-    block = SimpleNamespace(model_dump=lambda **_: {"type": "text", "text": "Hi"})
-    usage = SimpleNamespace(
-        input_tokens=20, output_tokens=5, cache_creation_input_tokens=None, cache_read_input_tokens=9
-    )
+async def test_an_anthropic_client_gives_turns_and_windows() -> None:
+    """The client is the real one, the endpoint is not: it answers as the API's reference says."""
+    asked: list[dict[str, Any]] = []
     headers = {
         "anthropic-ratelimit-tokens-limit": "1000",
         "anthropic-ratelimit-tokens-remaining": "0",
         "anthropic-ratelimit-tokens-reset": "2999-01-01T00:00:00Z",
     }
-    client = Client(SimpleNamespace(content=[block], usage=usage), headers)
-    turn = AnthropicTurn(client, "claude", 64, system="Be short.")
-    assert turn.windows() == ()
-    reply, tokens_used = turn([{"role": "user", "content": "Hello"}])
-    assert reply == {"role": "assistant", "content": [{"type": "text", "text": "Hi"}]}
-    assert tokens_used == 25
-    assert client.options == {"max_retries": 0}
-    assert client.asked["system"] == "Be short."
-    [window] = turn.windows()
-    assert (window.limit, round(window.remaining)) == (1000, 0)
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude",
+        "content": [
+            {"type": "text", "text": "Hi"},
+            {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": 1}},
+        ],
+        "stop_reason": "tool_use",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 20, "output_tokens": 5, "cache_read_input_tokens": 9},
+    }
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(await request.json())
+        if len(asked) == 2:
+            error = {"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}
+            return web.json_response(error, status=429, headers=headers | {"retry-after": "30"})
+        return web.json_response(message, headers=headers)
+
+    app = web.Application()
+    app.router.add_post("/v1/messages", answer)
+    async with web_server(app) as origin:
+        with Anthropic(base_url=origin, api_key="none", max_retries=5) as client:
+            turn = AnthropicTurn(client, "claude", 64, system="Be short.")
+            assert turn.windows() == ()
+            user = {"role": "user", "content": "Hello"}
+            reply, tokens_used = await asyncio.to_thread(turn, [user])
+            assert reply == {"role": "assistant", "content": message["content"]}
+            assert tokens_used == 25
+            [window] = turn.windows()
+            assert (window.limit, round(window.remaining)) == (1000, 0)
+            with pytest.raises(RateLimitError):
+                await asyncio.to_thread(turn, [user, reply])
+    assert asked == [
+        {"model": "claude", "max_tokens": 64, "system": "Be short.", "messages": messages}
+        for messages in ([user], [user, reply])
+    ]
 
 
 def test_litellm_gives_turns_and_windows(monkeypatch: pytest.MonkeyPatch) -> None:
