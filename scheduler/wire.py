@@ -7,7 +7,7 @@ not cost the others. Read next: `streams` and `unary`, which carry the messages.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -143,10 +143,11 @@ def _with_limits(request: Request, turn: turn_pb2.Turn) -> Request | Fault:
     )
 
 
-def read_limits(headers: Iterable[turn_pb2.LimitHeader]) -> LimitsTold | None:
+def read_limits(headers: Sequence[turn_pb2.LimitHeader]) -> LimitsTold | None:
     """What an answer's headers tell of rate limits; None where there are none."""
-    taken = [(header.name, header.value) for header in headers][:LIMIT_HEADERS_MAX]
-    return read(taken, {}) if taken else None
+    if not headers:
+        return None
+    return read([(header.name, header.value) for header in headers[:LIMIT_HEADERS_MAX]], {})
 
 
 def read_known_limits(known: turn_pb2.KnownLimits) -> KnownLimits | Fault:
@@ -381,9 +382,8 @@ def status_json(summary: Summary) -> Mapping[str, object]:
     }
 
 
-def _tool_call_ids(ids: Iterable[str]) -> tuple[str, ...]:
+def _tool_call_ids(ids: Sequence[str]) -> tuple[str, ...]:
     """The ids within the limits. Those beyond identify no run, which is what an id nobody knows does, too."""
-    taken = tuple(ids)
-    if not taken:
+    if not ids:
         return ()
-    return tuple(text for text in taken[:TOOL_CALL_IDS_MAX] if 0 < len(text) <= TOOL_CALL_ID_CHARACTERS_MAX)
+    return tuple(text for text in ids[:TOOL_CALL_IDS_MAX] if 0 < len(text) <= TOOL_CALL_ID_CHARACTERS_MAX)
