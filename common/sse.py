@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 _END = re.compile(rb"\n\r?\n")
+_LINE_END = (b"\n", b"\r")
 _EVENT = re.compile(rb".*?\n\r?\n", re.DOTALL)
 
 
@@ -27,6 +28,8 @@ class EventBuffer:
     def feed(self, data: bytes) -> bytes:
         """All events that are whole with `data`; each byte is searched once, however small the parts."""
         rest = self._rest
+        if not rest and data.endswith(b"\n\n") and data[-3:-2] not in _LINE_END:
+            return data  # as nearly always
         start = max(0, len(rest) - 2)
         rest += data
         end = 0
@@ -53,10 +56,14 @@ def find_end(data: bytes) -> int:
 
 def split(events: bytes) -> list[bytes]:
     """The single events of `events`, which are whole."""
-    return _EVENT.findall(events)
+    if events.find(b"\r") >= 0:
+        return _EVENT.findall(events)
+    return [event + b"\n\n" for event in events.split(b"\n\n")[:-1]]
 
 
 def data_of(event: bytes) -> bytes:
     """The data of one event: its `data` lines joined by newlines; empty for comments."""
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and event[-3:-2] != b"\r":
+        return event[6:-2]  # as nearly always
     lines = [line.removesuffix(b"\r") for line in event.split(b"\n")]
     return b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))

@@ -46,6 +46,10 @@ _NULL = msgspec.Raw(b"null")
 _NOTHING = (_NULL, msgspec.Raw(b'""'), msgspec.Raw(b"[]"), msgspec.Raw(b"{}"))
 
 
+def _is_nothing(value: msgspec.Raw) -> bool:
+    return value is _NULL or value in _NOTHING
+
+
 class _ToolCall(msgspec.Struct):
     id: str | None = None
 
@@ -91,7 +95,7 @@ class _Listed:
     def read(self, raw: msgspec.Raw) -> Sequence[Any]:
         """The items, none of null. Raises msgspec.DecodeError where it is neither that nor a list, or they are not as
         they should be."""
-        if raw == _NULL:
+        if raw is _NULL or raw == _NULL:  # not there at all, or null
             return ()
         if memoryview(raw).nbytes <= _SHORT_BYTES_MAX:
             return cast(list[Any], self._whole.decode(raw))
@@ -159,35 +163,36 @@ class Meter:
         understood."""
         try:
             reply = _REPLY.decode(document)
-            choices = [(choice, choice.delta or choice.message) for choice in _CHOICES.read(reply.choices)]
-            parts = [(part, _TOOL_CALLS.read(part.tool_calls)) for _, part in choices if part is not None]
+            choices = _CHOICES.read(reply.choices)
+            parts = []
+            for choice in choices:
+                part = choice.delta or choice.message
+                if part is not None:
+                    parts.append((part, _TOOL_CALLS.read(part.tool_calls)))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         self.news = True
-        if reply.error != _NULL:
+        if reply.error is not _NULL and reply.error != _NULL:
             self.error = True
             self.too_large = bytes(reply.error).find(TOO_LARGE) >= 0
-        if reply.usage != _NULL:
+        has_usage = reply.usage is not _NULL and reply.usage != _NULL
+        if has_usage:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self.usage = _USAGE.decode(reply.usage)
         for part, calls in parts:
             self._read_part(part, calls)
-        for choice, _ in choices:
+        for choice in choices:
             if choice.finish_reason:
                 self.finish_reason = choice.finish_reason[:64]
                 self.has_tool_calls = self.has_tool_calls or choice.finish_reason in _PAUSING
-        return _NULL not in (reply.usage, reply.choices) and not choices
+        return has_usage and not choices and reply.choices != _NULL
 
     def _read_part(self, part: _Delta, calls: Sequence[_ToolCall]) -> None:
-        if calls or part.function_call not in _NOTHING:
+        if calls or not _is_nothing(part.function_call):
             self.has_tool_calls = self.first_token = True
-        elif not (
-            part.content in _NOTHING
-            and part.reasoning_content in _NOTHING
-            and part.reasoning in _NOTHING
-            and part.refusal in _NOTHING
-        ):
-            self.first_token = True
+        elif not self.first_token:
+            texts = (part.content, part.reasoning_content, part.reasoning, part.refusal)
+            self.first_token = not all(map(_is_nothing, texts))
         for call in calls:
             if call.id and len(call.id) <= TOOL_CALL_ID_CHARS_MAX and call.id not in self.tool_call_ids:
                 self.tool_call_ids = (*self.tool_call_ids, call.id)[-TOOL_CALL_IDS_MAX:]

@@ -142,7 +142,7 @@ class Turn:
             turn_pb2.Turn(
                 turn_id=proxy.new_turn_id(),
                 run_id=identity.run_id or "",
-                new_run_id=proxy.new_run_id(),
+                new_run_id="" if identity.run_id else proxy.new_run_id(),
                 caller=identity.caller,
                 run_class=identity.run_class,
                 kind=turn_pb2.REPLICA_KIND_GENERATIVE,

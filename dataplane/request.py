@@ -55,6 +55,7 @@ _NOT_FORWARDED = frozenset(
 )
 """Headers that no engine is shown: hop-by-hop ones, credentials, and those that luftpause sets or means for itself."""
 
+_KNOWN = _READ | _NOT_FORWARDED
 
 CHUNKS_MAX = 65_536
 """Most chunks of a body, the empty last one among them: each costs as much as a hundred bytes or more."""
@@ -161,14 +162,20 @@ class Request:
         self._head_bytes += len(name) + len(value) + 4
         self._header_count += 1
         lower = name.lower()
+        if lower in _KNOWN:
+            self._add_known(lower, name, value)
+        elif lower.startswith(_OURS_PREFIX):
+            self.refusal = errors.invalid(lower.decode("latin-1"), f"no such header; there are {_OURS}")
+        else:
+            self.lines.append(b"%b: %b\r\n" % (name, value))
+
+    def _add_known(self, lower: bytes, name: bytes, value: bytes) -> None:
         if lower in _READ:
             if lower in identity.OURS and lower in self.headers:
                 self.refusal = errors.invalid(lower.decode(), "expected once, it is there twice")
             value = value.strip(_BLANKS)
             # Two headers of a name are one with a list (RFC 9110, 5.3); what reads no list then reads neither.
             self.headers[lower] = self.headers[lower] + b", " + value if lower in self.headers else value
-        elif lower.startswith(_OURS_PREFIX):
-            self.refusal = errors.invalid(lower.decode("latin-1"), f"no such header; there are {_OURS}")
         if lower not in _NOT_FORWARDED:
             self.lines.append(b"%b: %b\r\n" % (name, value))
 
