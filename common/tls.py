@@ -42,6 +42,8 @@ class Tls:
             ("CERT (or LUFTPAUSE_TLS_KEY)", self.certificate, self.server_context),
             ("CA", self.authorities, self.client_context),
         ):
+            if path is None:
+                continue
             try:
                 use()
             except OSError as error:  # SSLError is one

@@ -24,6 +24,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz-seed", type=int, help="play the round of inputs again that was shown with this seed")
 
 
+def pytest_collection_finish() -> None:
+    """What all test modules have imported stays: the collector need not look at it after each test."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """What a file's tests left open is found at its last test, not in whichever file the collector runs next."""
     if nextitem is None or nextitem.path != item.path:
