@@ -120,8 +120,8 @@ SMALL = {"window_tokens": "400", "period_s": "4", "window_requests": "100", "tok
 def test_turns_beyond_the_window_are_held_and_the_provider_never_refuses(tmp_path: pathlib.Path, family: str) -> None:
     with limited(tmp_path, {**SMALL, "family": family}, keys=("limits = {}",)) as stack:
         with ThreadPoolExecutor(12) as clients:
-            answers = list(clients.map(lambda n: stack.ask(stream=n % 2 == 0)[0], range(12)))
-        assert answers == [200] * 12
+            answers = list(clients.map(lambda n: stack.ask(stream=n % 2 == 0), range(12)))
+        assert [answer for answer in answers if answer[0] != 200] == []
         assert stack.stats()["refused"] == 0
 
 
