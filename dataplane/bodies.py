@@ -12,11 +12,20 @@ from dataplane.errors import ApiError, invalid
 T = TypeVar("T")
 
 
+STRINGS_MAX = 100_000
+"""Most strings of a large body. An object is taken apart in one go, in which the process does nothing else; and what
+makes real requests large is long texts, not millions of short ones."""
+_LARGE_BYTES = 1 << 20
+"""Smaller ones are not counted: they are soon read, whatever is in them."""
+
+
 def read(body: bytes, decoder: msgspec.json.Decoder[T], at: str = "") -> T | ApiError:
     """What `decoder` makes of `body`, which is the value of the field `at`, or a 400 that names the field and what was
     expected."""
     if not body:
         return invalid("body", "expected JSON, it is empty")
+    if not at and len(body) > _LARGE_BYTES and _has_too_many_strings(body):
+        return invalid("body", f"expected at most {STRINGS_MAX:,} strings, names of members counted, in one this large")
     try:
         if not body.isascii():
             body.decode()  # the decoder skips strings that it does not want without a look
@@ -33,6 +42,12 @@ def read(body: bytes, decoder: msgspec.json.Decoder[T], at: str = "") -> T | Api
         return invalid("body", f"expected JSON: {error}")
     except RecursionError:
         return invalid("body", "expected JSON that is nested less deeply")
+
+
+def _has_too_many_strings(body: bytes) -> bool:
+    """Counts what begins and ends strings: quotes that are not escaped."""
+    plain = body.replace(b"\\\\", b"")  # what is left of backslashes escapes what follows it
+    return plain.count(b'"') - plain.count(b'\\"') > 2 * STRINGS_MAX
 
 
 _HALF_AT_THE_END = re.compile(rb'(?<!\\)\\u[dD][89abAB][0-9a-fA-F]{2}[^"\\]*"')

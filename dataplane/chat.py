@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from dataplane import bodies
-from dataplane.errors import ApiError, invalid
+from dataplane.errors import ApiError
 
 TOOL_CALL_IDS_MAX = 64
 TOOL_CALL_ID_CHARS_MAX = 256
@@ -20,12 +20,6 @@ TOOL_CHARS_MAX = 64
 MODEL_CHARS_MAX = 512
 TOKENS_MAX = 2**53
 """No request allows more: a larger number is one that makes no sense."""
-
-STRINGS_MAX = 200_000
-"""Most strings of a large body. An object is taken apart in one go, in which the process does nothing else; and what
-makes real requests large is long texts, not millions of short ones."""
-_LARGE_BYTES = 1 << 20
-"""Smaller ones are not counted: they are soon read, whatever is in them."""
 
 _Scalar = int | float | str | bool | None  # a list may have millions of items
 _SPACE = b" \t\r\n"
@@ -100,15 +94,7 @@ _TRUE = msgspec.Raw(b"true")
 
 def parse(body: bytes) -> ChatRequest | ApiError:
     """The request in `body`, or a 400 that names the field and what was expected."""
-    if len(body) > _LARGE_BYTES and _has_too_many_strings(body):
-        return invalid("body", f"expected at most {STRINGS_MAX:,} strings, names of members counted, in one this large")
     return bodies.read(body, _DECODER)
-
-
-def _has_too_many_strings(body: bytes) -> bool:
-    """Counts quotes that follow no backslash, which costs next to nothing. Nearly every string has two; one that ends
-    with a backslash has one, so there are never more than twice as many as said."""
-    return body.count(b'"') - body.count(b'\\"') > 2 * STRINGS_MAX
 
 
 def last_tool(body: bytes) -> str:

@@ -40,18 +40,13 @@ log = logging.getLogger("runtime.checks")
 
 
 class Checks:
-    """`start` it, `prepare` arguments, `close` it."""
+    """`prepare` arguments, `close` it. Processes are started when they are needed."""
 
     def __init__(self) -> None:
         self._processes: dict[str, _Checker] = {}
         self._slow: set[str] = set()
         """Tool servers of which a check once took too long."""
         self._is_closed = False
-
-    async def start(self) -> None:
-        """Starts the process that servers share, so that the first call does not wait for it; others come by need."""
-        async with self._turn(_SHARED) as checker:
-            await checker.ask(framed({"tool": "", "schema": {}, "raw": ""}))
 
     async def prepare(self, tool: ToolSpec, raw: str) -> Good | Bad:
         """As `arguments.prepare`. Arguments that cannot be checked in time are bad: a call that nobody has looked at is

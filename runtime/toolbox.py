@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import math
 import random
@@ -36,6 +37,11 @@ from runtime.tool_specs import (
 )
 
 _LOG = logging.getLogger("runtime.toolbox")
+
+TOOL_CHARS_MAX = 256 * 1024
+"""Longest description and schema of a tool together; a larger one is not offered. Each call of it would carry all that
+to its check, and each turn to the model."""
+_NAME_CHARS_TOLD = 64
 
 _START_S = 10.0
 """How long `start` waits for servers to come up."""
@@ -86,7 +92,6 @@ class Toolbox:
             asyncio.create_task(upstream.tried.wait()) for upstream in self._upstreams.values()
         ]
         if tried:
-            tried.append(asyncio.create_task(self._checks.start()))
             _, late = await asyncio.wait(tried, timeout=_START_S)
             for task in late:
                 task.cancel()
@@ -277,9 +282,12 @@ class _Upstream:
 
     def _on_tools(self, tools: list[Tool]) -> None:
         wanted = self.server.tools
-        specs = tuple(
-            (tool.name, _spec(self.server.name, tool)) for tool in tools if wanted is None or tool.name in wanted
-        )
+        offered = [tool for tool in tools if wanted is None or tool.name in wanted]
+        usable = [tool for tool in offered if not _is_too_large(tool)]
+        specs = tuple((tool.name, _spec(self.server.name, tool)) for tool in usable)
+        if len(usable) < len(offered):
+            left_out = ",".join(tool.name[:_NAME_CHARS_TOLD] for tool in offered if tool not in usable)
+            _LOG.warning("event=tools-too-large server=%s tools=%s", self.server.name, left_out)
         came_up = bool(self.reason)
         if came_up:
             _LOG.info("event=tool-server-up server=%s tools=%d", self.server.name, len(specs))
@@ -314,6 +322,15 @@ class _Upstream:
     def _on_done(self, task: asyncio.Task[None]) -> None:
         del self._holding[task]
         _error_of(task)  # asked for, so that asyncio does not report it as never retrieved
+
+
+def _is_too_large(tool: Tool) -> bool:
+    """Whether its description and schema are more than a model reads, and than each call's check can carry."""
+    try:
+        schema = json.dumps(tool.input_schema)
+    except (ValueError, RecursionError):
+        return False  # its calls are refused one by one
+    return len(schema) + len(tool.description or "") > TOOL_CHARS_MAX
 
 
 def _spec(server: str, tool: Tool) -> ToolSpec:

@@ -351,11 +351,11 @@ async def test_http_1_0_needs_no_host(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("more", ["", ', "labels": ["a"]'])
-async def test_millions_of_labels_are_not_looked_at(rig: Rig, more: str) -> None:
+async def test_very_many_labels_are_not_looked_at(rig: Rig, more: str) -> None:
     await rig.start()
-    many = '{"input": "x", "labels": [' + '"a",' * 1_000_000 + '"b"]'
+    many = '{"input": "x", "labels": [' + '"a",' * 250_000 + '"b"]'
     response = await rig.ask(request(f"{many}{more}}}".encode(), path="/v1/decide"))
-    there = "they take 4000005 bytes" if not more else "or none to ask a classifier; there are 1"
+    there = "they take 1000005 bytes" if not more else "or none to ask a classifier; there are 1"
     assert response.status == 400
     assert response.error.startswith("labels: expected 2 to 20 labels")
     assert response.error.endswith(there)

@@ -54,8 +54,8 @@ def test_a_wrong_body_is_refused_by_the_name_of_its_field(body: bytes, field: st
 
 
 def _large(head: bytes, item: bytes, tail: bytes) -> bytes:
-    """More than 200,000 strings in more than a mebibyte."""
-    return head + b",".join(item % n for n in range(250_000)) + tail
+    """More than 100,000 strings in more than a mebibyte."""
+    return head + b",".join(item % n for n in range(130_000)) + tail
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_a_body_of_too_many_strings_is_refused_before_it_is_taken_apart(head: by
     error = chat.parse(_large(b'{"model": "m", "messages": [{"role": "user"}], ' + head, item, tail + b"}"))
     assert isinstance(error, ApiError)
     assert error.status == 400
-    assert error.message.startswith("body: expected at most 200,000 strings, names of members counted")
+    assert error.message.startswith("body: expected at most 100,000 strings, names of members counted")
 
 
-@pytest.mark.parametrize("text", ["a", '"', "\\", "é", "😀"])
+@pytest.mark.parametrize("text", ["a", '"', "\\", '\\"', '{\\"a\\": \\"\\\\\\"b"}', "é", "😀"])
 def test_a_body_of_long_texts_is_read_whatever_is_in_them(text: str) -> None:
     messages = [{"role": "user", "content": text * 300} for _ in range(10_000)]
     body = json.dumps({"model": "m", "messages": messages}, ensure_ascii=False).encode()

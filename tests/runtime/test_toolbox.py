@@ -7,13 +7,15 @@ import json
 import pathlib
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from aiohttp import web
 
 from loadgen.ports import free_ports
 from runtime.tool_config import Server
 from runtime.tool_specs import Done, EffectKind, NotStarted, ToolSpec
-from tests.runtime.tool_servers import STDIO, call, effects, fake_tools, opened
+from tests.runtime.tool_servers import STDIO, WHOLE, call, effects, fake_tools, opened, reply, scripted
 from tests.stack import ROOT
 from tests.waiting import wait_until
 
@@ -165,3 +167,19 @@ async def test_a_server_that_somebody_waits_for_is_tried_at_once_and_often(monke
         await wait_until(lambda: toolbox.status()[0].reason.startswith("http://"), what="it was tried in vain")
         async with fake_tools(port):
             await wait_until(lambda: toolbox.status()[0].up)
+
+
+async def test_a_tool_too_large_for_a_model_to_read_is_not_offered(caplog: pytest.LogCaptureFixture) -> None:
+    async def react(_request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        return reply(message, {"content": [{"type": "text", "text": "done"}], **WHOLE})
+
+    sizes = {"huge": 300_000, "wordy": 10, "act": 200_000}
+    async with scripted(react) as (server, url):
+        server.tools = [
+            {"name": name, "inputSchema": {"type": "object", "$comment": "x" * size}} for name, size in sizes.items()
+        ]
+        server.tools[1]["description"] = "word " * 60_000
+        async with opened(Server("a", url=url)) as toolbox:
+            assert [tool.name for tool in toolbox.tools()] == ["act"]
+            assert await call(toolbox, "act") == Done("done", is_error=False)
+    assert "event=tools-too-large server=a tools=huge,wordy" in caplog.text
