@@ -27,6 +27,9 @@ SIDE_BY_SIDE = ("-n", str(3 * (os.cpu_count() or 1) // 2), "--dist", "loadfile")
 half of a core. `-n 0` after it takes it back."""
 
 
+_COMPILED = ROOT / ".venv" / "compiled"
+
+
 class Command(TyperCommand):
     """Leaves the options that it does not know to pytest."""
 
@@ -55,8 +58,11 @@ def _passes(arguments: tuple[str, ...], to: IO[str] | None = None) -> bool:
     """Runs a check; what it says goes where ours does, or `to` a file."""
     print(f"--- {_words(arguments)}", file=to, flush=True)
     begun_s = time.monotonic()
-    # Settings of the caller's own instance must not reach the services that tests start.
+    # Settings of the caller's own instance must not reach the services that tests start; and these are many, so that
+    # what is compiled is kept, also where the caller keeps none.
     environment = {key: value for key, value in os.environ.items() if not key.upper().startswith("LUFTPAUSE_")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment["PYTHONPYCACHEPREFIX"] = str(_COMPILED)
     done = subprocess.run(
         [sys.executable, *arguments], cwd=ROOT, env=environment, stdout=to, stderr=to and subprocess.STDOUT, check=False
     )
