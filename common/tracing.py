@@ -79,10 +79,11 @@ class Tracer:
         duration_s: float,
         attributes: Attributes,
         error: str = "",
+        ended_at: float | None = None,
     ) -> None:
-        """The span is over, after `duration_s`."""
+        """The span is over, after `duration_s`: since `ended_at`, in seconds since 1970, or just now."""
         if context.sampled:
-            end_ns = time.time_ns()
+            end_ns = time.time_ns() if ended_at is None else int(ended_at * 1e9)
             start_ns = end_ns - int(max(duration_s, 0.0) * 1e9)
             self._export.keep(Span(name, kind, context, parent, start_ns, end_ns, attributes, error))
 

@@ -131,7 +131,7 @@ class Executor:
             self._observer.turn_failed(run, time.monotonic() - began, str(error))
             await self._end(journal, State.FAILED, str(error))
             return False
-        reply = timed.reply
+        reply, replied_at = timed.reply, time.time()
         content, asked = _asked(reply, offered) if may_call else (reply.content, [])
         left = run.order.tool_calls_max - run.usage.tool_calls
         prepared = {
@@ -141,7 +141,7 @@ class Executor:
         }
         await journal.append(
             Replied(
-                at=time.time(),
+                at=replied_at,
                 step=step,
                 content=content,
                 calls=calls.decide(asked, offered, prepared, order=run.order, left=left, step=step),

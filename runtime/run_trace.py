@@ -1,12 +1,11 @@
 """The spans of a run, by the GenAI conventions: `invoke_agent`, and below it `chat` a turn, `execute_tool` a call.
 
 Their ids follow from the run's own, so that what is traced after a restart hangs below the same spans, and nothing of
-it needs to be journaled. A span is made when its record has become durable, by the runtime that wrote it.
+it needs to be journaled. A span is made when its record has become durable, which takes its time, by the runtime that
+wrote it; it ended when the record says.
 """
 
 from __future__ import annotations
-
-import time
 
 from common.trace_context import TraceContext, derived_span_id, derived_trace_id, parse
 from common.tracing import Attributes, Tracer
@@ -52,7 +51,7 @@ class RunTraces:
                     "gen_ai.usage.output_tokens": record.completion_tokens,
                     "gen_ai.usage.cache_read.input_tokens": record.cached_tokens,
                 }
-                self._end_turn(run, record.duration_s, told, "")
+                self._end_turn(run, record.duration_s, told, "", record.at)
             case Returned():
                 error = "the call failed" if record.failed else ""
                 self._end_call(run, record, record.duration_s, "tool_error", error)
@@ -79,12 +78,22 @@ class RunTraces:
         sampled = self._tracer.sampled(parent, parent.trace_id, name)
         return TraceContext(parent.trace_id, derived_span_id(key), sampled)
 
-    def _end_turn(self, run: RunState, duration_s: float, told: Attributes, error: str) -> None:
+    def _end_turn(
+        self, run: RunState, duration_s: float, told: Attributes, error: str, ended_at: float | None = None
+    ) -> None:
         step, model = len(run.steps), run.order.model
         attributes = {**_shared(run, "chat"), "gen_ai.request.model": model, "luftpause.step": step, **told}
         span, parent = self.turn(run, step), self.run(run)
-        name = f"chat {model}"
-        self._tracer.end(name, "client", span, parent, duration_s=duration_s, attributes=attributes, error=error)
+        self._tracer.end(
+            f"chat {model}",
+            "client",
+            span,
+            parent,
+            duration_s=duration_s,
+            attributes=attributes,
+            error=error,
+            ended_at=ended_at,
+        )
 
     def _end_call(self, run: RunState, record: Returned | LostTrack, took_s: float, kind: str, error: str) -> None:
         call = run.steps[record.step].calls[record.call].call
@@ -97,8 +106,16 @@ class RunTraces:
             **({"error.type": kind} if error else {}),
         }
         span, parent = self.call(run, record.step, record.call), self.run(run)
-        name = f"execute_tool {call.name}"
-        self._tracer.end(name, "internal", span, parent, duration_s=took_s, attributes=attributes, error=error)
+        self._tracer.end(
+            f"execute_tool {call.name}",
+            "internal",
+            span,
+            parent,
+            duration_s=took_s,
+            attributes=attributes,
+            error=error,
+            ended_at=record.at,
+        )
 
     def _end_run(self, run: RunState, record: Ended) -> None:
         failed = record.state in _FAILURES
@@ -116,9 +133,10 @@ class RunTraces:
             "internal",
             self.run(run),
             parse(run.traceparent or ""),
-            duration_s=time.time() - run.started_at,
+            duration_s=record.at - run.started_at,
             attributes=attributes,
             error=record.text[:ERROR_CHARS_MAX] if failed else "",
+            ended_at=record.at,
         )
 
 

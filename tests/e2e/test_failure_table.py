@@ -53,10 +53,14 @@ class Case:
     async def settled(self, *, elsewhere: bool = False) -> None:
         """What must hold after every failure; `elsewhere`: the home wants to be left alone."""
         await wait_until(lambda: is_quiet(self.rig), what="no slot is taken")
-        assert await phases(self.rig) == {"generating": 0, "paused": 0, "idle": 1}
+        # Ends of other runs, which travel with what comes next, may just be on their way.
+        await wait_until(self._is_idle, what="its run alone is known, and idle")
         goes_to = await home_of(self.rig, self.client, self.run)
         assert (goes_to != self.home) == elsewhere, f"the retry of a turn at {self.home} went to {goes_to}"
         assert is_once(self.rig)
+
+    async def _is_idle(self) -> bool:
+        return await phases(self.rig) == {"generating": 0, "paused": 0, "idle": 1}
 
     async def fill(self, other: Client) -> list[asyncio.Task[Any]]:
         """Takes every slot, for as long as the tasks live."""
