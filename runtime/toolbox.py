@@ -282,11 +282,10 @@ class _Upstream:
 
     def _on_tools(self, tools: list[Tool]) -> None:
         wanted = self.server.tools
-        offered = [tool for tool in tools if wanted is None or tool.name in wanted]
-        usable = [tool for tool in offered if not _is_too_large(tool)]
-        specs = tuple((tool.name, _spec(self.server.name, tool)) for tool in usable)
-        if len(usable) < len(offered):
-            left_out = ",".join(tool.name[:_NAME_CHARS_TOLD] for tool in offered if tool not in usable)
+        looked_at = [(tool, _is_too_large(tool)) for tool in tools if wanted is None or tool.name in wanted]
+        specs = tuple((tool.name, _spec(self.server.name, tool)) for tool, too_large in looked_at if not too_large)
+        left_out = ",".join(tool.name[:_NAME_CHARS_TOLD] for tool, too_large in looked_at if too_large)
+        if left_out:
             _LOG.warning("event=tools-too-large server=%s tools=%s", self.server.name, left_out)
         came_up = bool(self.reason)
         if came_up:
