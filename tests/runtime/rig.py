@@ -204,6 +204,11 @@ class Rig:
         """Waits until a run is in `state`."""
         await wait_until(lambda: self.state(handle) == state, 10.0, f"{handle} is {state}")
 
+    async def rests(self, handle: str, state: str) -> None:
+        """Waits until a run is in `state` and nothing is done for it: what drives it ends a moment after its record."""
+        await self.until(handle, state)
+        await wait_until(lambda: self.journal(handle).task is None, 10.0, f"{handle} rests")
+
     def times(self, tool: str) -> int:
         """How often a tool was called."""
         return sum(name == tool for name, _, _ in self.tools.calls)

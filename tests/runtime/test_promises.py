@@ -178,8 +178,7 @@ async def test_promise_04_keys_differ_by_call_and_survive_a_restart(r: Rig) -> N
 
 async def test_promise_05_many_wakes_are_one_resume(r: Rig) -> None:
     handle = await r.spawn("CALL delete {}")
-    await r.until(handle, "AwaitingApproval")
-    assert r.journal(handle).task is None
+    await r.rests(handle, "AwaitingApproval")
     answers = await asyncio.gather(*(r.runtime.approve(handle, True) for _ in range(10)), return_exceptions=True)
     assert sum(not isinstance(answer, BaseException) for answer in answers) == 1
     for _ in range(10):
@@ -282,9 +281,8 @@ async def test_promise_09_cancel_reaches_every_descendant_and_no_turn_follows(r:
 async def test_promise_12_a_run_that_waits_for_a_person_holds_no_task(r: Rig) -> None:
     handles = [await r.spawn("CALL delete {}", budget_seconds=60) for _ in range(5)]
     for handle in handles:
-        await r.until(handle, "AwaitingApproval")
-    await wait_until(lambda: [r.journal(handle).task for handle in handles] == [None] * 5)
-    assert not r.runtime._executor._tasks
+        await r.rests(handle, "AwaitingApproval")
+    await wait_until(lambda: not r.runtime._executor._tasks)
 
 
 async def test_a_call_that_surely_did_not_start_is_tried_again(r: Rig) -> None:

@@ -35,9 +35,8 @@ async def test_a_run_sleeps_until_its_tool_server_is_connected(r: Rig, is_known:
     there = r.tools.specs
     await away(r, is_known=is_known)
     handle = await r.spawn(CALLS, tools=("lookup",))
-    await r.until(handle, "Sleeping")
+    await r.rests(handle, "Sleeping")
     journal = r.journal(handle)
-    assert journal.task is None
     assert reports.listing(journal.run, Usage(), time.time())["waitsFor"] == ["scripted"]
     assert reports.result(journal.run, Usage(), time.time())["waitsFor"] == ["scripted"]
     r.tools.comes_back(there)
@@ -87,8 +86,7 @@ async def test_a_call_whose_server_stays_away_tells_the_worst_of_its_tries(
 
     r.tools.behaves["save"] = dies
     handle = await r.spawn("CALL save {}")
-    await r.until(handle, "Sleeping")
-    assert r.journal(handle).task is None
+    await r.rests(handle, "Sleeping")
     if is_restarted:
         r.tools_wait_s = 0.1
         await r.restart()
