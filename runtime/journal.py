@@ -107,14 +107,15 @@ class Journal:
         it has. Nothing else is added before it."""
         await asyncio.shield(asyncio.ensure_future(self._append((record,), keeps=True)))
 
-    async def changed(self) -> None:
-        """Returns after the next append."""
+    def changed(self) -> asyncio.Future[None]:
+        """Is done after the next append from this call on; whoever no longer waits for it cancels it.
+
+        No coroutine, which would begin to wait only when the event loop comes to it, and miss what comes before.
+        """
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watching.add(waiting)
-        try:
-            await waiting
-        finally:
-            self._watching.discard(waiting)
+        waiting.add_done_callback(self._watching.discard)
+        return waiting
 
     async def _append(self, records: tuple[AnyRecord, ...], *, keeps: bool) -> None:
         async with self._lock:

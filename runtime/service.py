@@ -170,7 +170,7 @@ class Runtime:
             left_s = deadline - time.monotonic()
             if left_s <= 0 or self._closing.is_set():
                 break
-            changes = [asyncio.ensure_future(each.changed()) for each in journals if not _is_settled(each)]
+            changes = [each.changed() for each in journals if not _is_settled(each)]
             changes.append(asyncio.ensure_future(self._closed()))
             try:
                 await asyncio.wait(changes, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
@@ -243,9 +243,8 @@ class Runtime:
         journal = self.tree.get("handle", handle)
         seen = 0
         while True:
-            changed = asyncio.ensure_future(journal.changed())
+            changed = journal.changed()  # from before the read, so that nothing between is missed
             try:
-                await asyncio.sleep(0)  # it is waiting from here on: what comes later than the read is not missed
                 for raw in await self._store.read(handle, seen):
                     record = decode(raw)
                     yield record

@@ -68,22 +68,6 @@ async def test_an_unknown_handle_is_refused_by_every_operation(r: Rig) -> None:
             await call
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ({"handles": []}, "handles: expected 1 to 1000"),
-        ({"mode": "some"}, "mode: expected 'all' or 'any'"),
-        ({"timeout_s": 601}, "timeout: expected 0 to 600 seconds"),
-        ({"timeout_s": -1}, "timeout: expected 0 to 600 seconds"),
-    ],
-    ids=str,
-)
-async def test_a_bad_argument_of_await_is_refused(r: Rig, arguments: dict[str, Any], expected: str) -> None:
-    handle = await r.spawn("t")
-    with pytest.raises(InvalidArgumentError, match=expected):
-        await r.runtime.await_(**{"handles": [handle], **arguments})
-
-
 async def test_a_parent_that_ended_has_no_new_children(r: Rig) -> None:
     handle = await r.spawn("t")
     await r.settled(handle)
@@ -115,40 +99,6 @@ async def test_a_caller_is_cut_and_cannot_break_a_header(r: Rig) -> None:
     caller = r.journal(handle).run.caller
     assert caller.startswith("ax: yü")
     assert len(caller.encode()) <= 128
-    assert (await r.settled(handle)).state == "Completed"
-
-
-async def test_await_says_what_is_there_when_the_time_is_over(r: Rig) -> None:
-    hold = Hold()
-    r.tools.behaves["lookup"] = hold
-    slow = await r.spawn("CALL lookup {}")
-    quick = await r.spawn("t")
-    both = await r.runtime.await_([slow, quick], mode="any")
-    assert [journal.run.run_id for journal in both] == [slow, quick]
-    assert [str(journal.run.state) for journal in both] == ["Running", "Completed"]
-    began = time.monotonic()
-    await r.runtime.await_([slow, quick], timeout_s=0.2)
-    assert 0.15 < time.monotonic() - began < 2
-    hold.go.set()
-    assert [str(each.run.state) for each in await r.runtime.await_([slow, quick])] == ["Completed"] * 2
-    assert not r.journal(slow)._watching
-
-
-async def test_await_returns_when_a_run_needs_a_person(r: Rig) -> None:
-    handle = await r.spawn("CALL delete {}")
-    (journal,) = await r.runtime.await_([handle], timeout_s=10)
-    assert journal.run.state == "AwaitingApproval"
-
-
-async def test_whoever_stops_awaiting_stops_nothing(r: Rig) -> None:
-    hold = Hold()
-    r.tools.behaves["lookup"] = hold
-    handle = await r.spawn("CALL lookup {}")
-    waiting = asyncio.create_task(r.runtime.await_([handle]))
-    await hold.started.wait()
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    hold.go.set()
     assert (await r.settled(handle)).state == "Completed"
 
 
