@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import pytest
 from aiohttp import web
 from anthropic import Anthropic, RateLimitError
@@ -50,8 +51,12 @@ class Served:
         """Answers 429 of the provider."""
         return int(json.loads(fetched(f"{self.provider}/fake/stats") or b"{}")["refused"])
 
-    def client(self) -> OpenAI:
-        return OpenAI(base_url=self.base_url, api_key="none")
+
+@pytest.fixture
+def http_client() -> Iterator[httpx2.Client]:
+    """What the clients of a test speak by; left to the garbage collector, it may be found open."""
+    with httpx2.Client(timeout=30) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +87,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_turns_of_an_openai_client_are_one_run_and_a_reply_without_content_goes_back(
-    served: Served, tmp_path: pathlib.Path
+    served: Served, http_client: httpx2.Client, tmp_path: pathlib.Path
 ) -> None:
     luftpause = Luftpause(served.base_url, caller="me")
-    turn = OpenAITurn(
-        served.client(), "fake-1b", max_tokens=64, tools=TOOLS, extra_headers=luftpause.headers("one-run")
-    )
+    client = OpenAI(base_url=served.base_url, api_key="none", http_client=http_client)
+    turn = OpenAITurn(client, "fake-1b", max_tokens=64, tools=TOOLS, extra_headers=luftpause.headers("one-run"))
     with session("one-run", turn, telemetry=luftpause, folder=tmp_path) as run:
         run.messages.append({"role": "user", "content": "CALL look {}"})
         assert run.next_action() == "continue"
@@ -105,9 +109,12 @@ def test_turns_of_an_openai_client_are_one_run_and_a_reply_without_content_goes_
         run.complete()
 
 
-def test_a_run_leaves_before_luftpause_would_hold_it_for_long(served: Served, tmp_path: pathlib.Path) -> None:
+def test_a_run_leaves_before_luftpause_would_hold_it_for_long(
+    served: Served, http_client: httpx2.Client, tmp_path: pathlib.Path
+) -> None:
     luftpause = Luftpause(served.base_url)
-    turn = OpenAITurn(served.client(), "fake-hosted", max_tokens=60, extra_headers=luftpause.headers("leaves"))
+    client = OpenAI(base_url=served.base_url, api_key="none", http_client=http_client)
+    turn = OpenAITurn(client, "fake-hosted", max_tokens=60, extra_headers=luftpause.headers("leaves"))
     with session("leaves", turn, telemetry=luftpause, folder=tmp_path) as run:
         run.messages.append({"role": "user", "content": "word " * 150})
         with pytest.raises(NotNowError) as refused:
@@ -123,14 +130,14 @@ def test_a_run_leaves_before_luftpause_would_hold_it_for_long(served: Served, tm
 
 
 def test_a_graph_is_interrupted_before_the_call_and_goes_on_when_there_is_room(
-    served: Served, tmp_path: pathlib.Path
+    served: Served, http_client: httpx2.Client, tmp_path: pathlib.Path
 ) -> None:
     left: list[Reading] = [0]
     asked = 0
     headers = Luftpause(served.base_url).headers("graph")
     model = ChatOpenAI(
         base_url=served.base_url, api_key=SecretStr("none"), model="fake-1b", max_completion_tokens=32,
-        default_headers=headers, max_retries=0,
+        default_headers=headers, max_retries=0, http_client=http_client,
     )  # fmt: skip
 
     def turn(state: MessagesState) -> MessagesState:
@@ -263,13 +270,15 @@ def test_an_answer_that_tells_no_usage_counts_as_what_was_likely() -> None:
         OpenAITurn(Client(SimpleNamespace(choices=[]), {}), "m")([])
 
 
-def test_the_openai_turn_passes_a_refusal_on(served: Served, tmp_path: pathlib.Path) -> None:
+def test_the_openai_turn_passes_a_refusal_on(
+    served: Served, http_client: httpx2.Client, tmp_path: pathlib.Path
+) -> None:
     parts = urllib.parse.urlsplit(served.provider)
     connection = http.client.HTTPConnection(parts.netloc, timeout=10)
     connection.request("POST", "/fake/failures", json.dumps({"status": 429, "count": 1}))
     assert connection.getresponse().status == 200
     connection.close()
-    client = OpenAI(base_url=f"{served.provider}/v1", api_key="none", max_retries=5)
+    client = OpenAI(base_url=f"{served.provider}/v1", api_key="none", max_retries=5, http_client=http_client)
     with session("refused", OpenAITurn(client, "fake-hosted"), folder=tmp_path) as run:
         run.messages.append({"role": "user", "content": "Hello"})
         with pytest.raises(NotNowError, match="a rate limit refused the turn"):
