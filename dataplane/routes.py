@@ -130,9 +130,10 @@ class Routes:
             if owner not in (None, caller):
                 error = errors.run_of_other_caller(run_id)
                 return Answer(error.status, error.body())
-            # Another process may know a run that this one does not: it is told through the scheduler.
+            # Another process may know a run that this one does not: it is told through the scheduler. So it is over
+            # also where nothing of it is known here.
             self._scheduler.run_ended(run_id, caller)
-            body = msgspec.json.encode({"id": run_id, "object": "run", "deleted": owner is not None})
+            body = msgspec.json.encode({"id": run_id, "object": "run", "deleted": True})
             return Answer(200, body, lines=b"%b: %b\r\n" % (RUN_ID, run_id.encode()))
 
         return end_run

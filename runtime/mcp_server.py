@@ -8,7 +8,6 @@ Read next: `tasks`, `forms`.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -194,7 +193,7 @@ class Surface:
                 return _input_required(handles, asked)
             for journal, question in asked:
                 left_s = deadline - time.monotonic()
-                answered = await _elicit(ctx, question, left_s)
+                answered = await self._elicit(ctx, question, left_s)
                 await self._answer(journal.run.run_id, question, answered, open_questions)
 
     async def _take_answer(
@@ -212,6 +211,19 @@ class Surface:
         is_answer = isinstance(response, ElicitResult)
         if not is_answer or not await forms.take(self._runtime, handle, question, response):
             open_questions.add(question)
+
+    async def _elicit(self, ctx: Context, question: approvals.Question, left_s: float) -> ElicitResult | None:
+        """What the person answers, asked by a request to the client; None if there is no answer in time."""
+        try:
+            # Cancelled after the client's stream is gone, the SDK would try for 5 s to take the request back.
+            async with self._runtime.timeout(left_s):
+                related = ctx.request_context.request_id
+                form: ElicitResult = await ctx.session.elicit_form(
+                    question.text, forms.FORM, related_request_id=related
+                )
+                return form
+        except (TimeoutError, MCPError):
+            return None
 
     def result(self, journal: Journal) -> CallToolResult:
         """What `run` tells of a run."""
@@ -295,17 +307,6 @@ def _input_required(handles: Sequence[str], asked: Sequence[tuple[Journal, appro
 def _handles_of(state: str) -> list[str]:
     """The handles in a state that this server sealed."""
     return [str(handle) for handle in json.loads(state)]
-
-
-async def _elicit(ctx: Context, question: approvals.Question, left_s: float) -> ElicitResult | None:
-    """What the person answers, asked by a request to the client; None if there is no answer in time."""
-    try:
-        async with asyncio.timeout(left_s):
-            related = ctx.request_context.request_id
-            form: ElicitResult = await ctx.session.elicit_form(question.text, forms.FORM, related_request_id=related)
-            return form
-    except (TimeoutError, MCPError):
-        return None
 
 
 def _client_of(ctx: Context) -> str:

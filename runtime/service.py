@@ -70,6 +70,7 @@ class Runtime:
         self._keep_s = keep_s
         self._background: set[asyncio.Task[Any]] = set()
         self._closing = asyncio.Event()
+        self._over_when_closed: set[asyncio.Timeout] = set()
         self.tree = Tree(observer.observe)
         self.observer = observer
         self._endings = Endings(store, self.tree, model, self._in_background)
@@ -122,9 +123,21 @@ class Runtime:
         """Whether `close` has been called."""
         return self._closing.is_set()
 
+    @contextlib.asynccontextmanager
+    async def timeout(self, seconds: float) -> AsyncIterator[None]:
+        """As `asyncio.timeout`, but over too as soon as the runtime is closed: while clients are still spoken to."""
+        async with asyncio.timeout(0.0 if self.is_closing else seconds) as limit:
+            self._over_when_closed.add(limit)
+            try:
+                yield
+            finally:
+                self._over_when_closed.discard(limit)
+
     async def close(self) -> None:
         """Stops everything within 5 s; unfinished runs go on after the next start."""
         self._closing.set()
+        for limit in self._over_when_closed:
+            limit.reschedule(0.0)
         self._endings.close()
         await self._executor.close()
         for task in self._background:

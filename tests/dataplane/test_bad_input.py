@@ -229,7 +229,7 @@ async def test_the_end_of_a_run_is_reported(rig: Rig) -> None:
 async def test_the_end_of_a_run_that_another_process_may_know_is_passed_on(rig: Rig) -> None:
     await rig.start()
     response = await rig.ask(end_of_run("r-2", "me"))
-    assert (response.status, response.json["deleted"]) == (200, False)
+    assert (response.status, response.json["deleted"]) == (200, True)
     await wait_until(lambda: rig.scheduler.last(turn_pb2.REPORT_KIND_RUN_ENDED))
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
+from mcp_types import ElicitRequestParams, ElicitResult
 
 from protos import runtime_pb2 as pb
 from runtime.__main__ import CUT_S
 from tests.runtime.kills import client
 from tests.runtime.service_process import RuntimeProcess, running_runtime
+from tests.runtime.test_mcp import call, connected
 from tests.stack import ROOT
 from tests.waiting import wait_until_sync
 
@@ -79,6 +83,25 @@ def test_it_ends_in_5_s_while_its_tool_servers_are_still_starting(tmp_path: path
         runtime.start(wait=False)
         wait_until_sync(lambda: pid_file.exists() and pid_file.read_text() != "")
         assert stop_s(runtime) < IN_TIME_S
+
+
+async def test_it_ends_in_5_s_while_a_person_is_shown_a_form(tmp_path: pathlib.Path) -> None:
+    shown = asyncio.Event()
+
+    async def never_answers(_context: Any, _params: ElicitRequestParams) -> ElicitResult:
+        shown.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with running_runtime(tmp_path) as runtime:
+        async with connected(runtime, "legacy", elicitation_callback=never_answers) as client:
+            handle = (await call(client, "spawn", task='CALL delete_note {"name": "n"}'))["handle"]
+            waiting = asyncio.create_task(call(client, "await", handles=[handle]))
+            async with asyncio.timeout(IN_TIME_S):
+                await shown.wait()
+            assert await asyncio.to_thread(stop_s, runtime) < IN_TIME_S
+            (told,) = (await waiting)["results"]
+            assert told["state"] == "AwaitingApproval"
 
 
 def test_an_end_that_hangs_is_cut_short_and_tells_where() -> None:
