@@ -32,6 +32,9 @@ FULL_FROM = 0.8
 """Share of the KV cache in use from which a queue is taken for a want of room."""
 RUN_SHARE_AT_FIRST = 1 / 16
 """Of the KV cache: a run's size until the first ones are known."""
+SEATS_SEEN = 3
+"""So many probes in a row must see as many requests run as ever, and others wait, before the engine is taken to run no
+more of them, whatever room its KV cache has (vLLM's --max-num-seqs, SGLang's --max-running-requests)."""
 KEPT_PER_PROBE = 0.8
 """What is left after a probe of the room that interactive runs took before: a tenth after 20 s."""
 
@@ -115,7 +118,8 @@ def expected_tokens(replica: Replica) -> int:
 
 def probed(replica: Replica, probe: ReplicaProbed) -> Replica:
     """`replica` with what the probe tells of its health and load, and its limits by it (its models are untouched)."""
-    limit = _limit(replica, probe)
+    seats, seats_taken = _seats(replica, probe)
+    limit = _limit(replica, probe, seats_taken >= SEATS_SEEN)
     limits = [value for value in (limit, replica.max_in_flight) if value is not None]
     kv_tokens = probe.kv_tokens or replica.kv_tokens
     interactive_kept = max(replica.interactive_tokens, replica.interactive_kept * KEPT_PER_PROBE)
@@ -126,6 +130,8 @@ def probed(replica: Replica, probe: ReplicaProbed) -> Replica:
         running=probe.running,
         waiting=probe.waiting,
         kv_usage=probe.kv_usage,
+        seats=seats,
+        seats_taken=seats_taken,
         kv_tokens=kv_tokens,
         limit=limit,
         capacity=min(limits, default=None),
@@ -148,18 +154,30 @@ def parted(replica: Replica, batch_runs: Mapping[Caller, int]) -> Replica:
     return replace(replica, parts=parts_of(replica.takings, batch_runs, tokens) if replica.kv_tokens else NO_PARTS)
 
 
-def _limit(replica: Replica, probe: ReplicaProbed) -> int | None:
+def _seats(replica: Replica, probe: ReplicaProbed) -> tuple[int, int]:
+    """`seats` and `seats_taken` of the replica, with this probe."""
+    running = probe.running or 0
+    if running > replica.seats and probe.waiting:
+        return running, 0
+    if running > replica.seats or replica.in_flight == 0:
+        return 0, 0
+    if replica.seats_taken >= SEATS_SEEN or not probe.waiting:
+        return replica.seats, replica.seats_taken
+    return replica.seats, replica.seats_taken + 1 if running == replica.seats else 0
+
+
+def _limit(replica: Replica, probe: ReplicaProbed, has_seats: bool) -> int | None:
+    """`has_seats`: the engine runs so many requests and no more."""
     if not probe.healthy:
         return replica.limit
     if probe.waiting is None:
         return None
-    running = probe.running or 0
-    if replica.kv_tokens is not None and probe.kv_usage is not None and probe.kv_usage < FULL_FROM:
-        # Prefill that waits for its step is gone at the next probe; requests that wait for a seat are not.
+    running, limit = probe.running or 0, replica.limit
+    if not has_seats and replica.kv_tokens is not None and probe.kv_usage is not None and probe.kv_usage < FULL_FROM:
+        # Prefill that waits for its step is gone at the next probe.
         return running + probe.waiting if probe.waiting and replica.waiting else None
     if probe.waiting > 0:
         return max(1, running)
-    limit = replica.limit
     if limit is None or replica.in_flight == 0:
         return None
     return limit + max(1, limit // PROBE_UP) if replica.in_flight >= limit else limit

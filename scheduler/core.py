@@ -125,6 +125,7 @@ def _replica_probed(draft: Draft, event: ReplicaProbed) -> None:
     relearned = event.models is not None and before.models_learned and event.models != before.models
     if relearned and event.models is not None:
         set_models(draft, after, event.models)
+        draft.regained.append(event.replica)
     if relearned or (is_ill(after) and not is_ill(before)):
         rehome_all(draft, event.replica)
     if relearned:

@@ -45,6 +45,8 @@ def check_step(before: State, effects: tuple[Effect, ...], after: State) -> None
             continue
         if after.replicas[home.name].budget is not None:
             continue  # it answered 429 in this step, and ties nobody until it has rested
+        if after.replicas[home.name].models is None and after.models_due_at is None:
+            continue  # it has not told its models in time, and ties nobody until it has
         # A run is untied in the step itself where its last turn in flight ends without a tool call.
         tied = any(turn_id in after.turns for turn_id in run.in_flight) if run.in_flight else run.paused
         assert effect.replica == home.name or not tied, "affinity broken"

@@ -381,7 +381,7 @@ def _wet(draft: Draft, replica: Replica, budget: Budget | None) -> Budget | None
     is none."""
     if budget is not None and budget.is_past:
         budget = None
-        draft.rested.append(replica.name)
+        draft.regained.append(replica.name)
         if not any(other.budget for name, other in draft.replicas.items() if name != replica.name):
             draft.histories = None
     if replica.dry_for is not None:

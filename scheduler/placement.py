@@ -153,7 +153,7 @@ def fill(draft: Draft) -> None:
     """Places held turns on the replicas noted as roomier, one at a time on the least loaded that takes one.
 
     A placement may make room elsewhere (a place that was kept), which is filled too."""
-    if draft.rested:
+    if draft.regained:
         _tie_again(draft)
     if not draft.is_open or draft.held == (0, 0):
         return
@@ -213,9 +213,9 @@ def rehome_all(draft: Draft, name: ReplicaName) -> None:
 
 
 def _tie_again(draft: Draft) -> None:
-    """Lets held turns of the runs that are at home on a replica that has rested wait for it again. It looks at all held
-    turns, which a rest that ends is seldom enough for."""
-    homes = set(draft.rested)
+    """Lets held turns of the runs that are at home on a replica that ties them again wait for it. It looks at all held
+    turns, which the end of a rest and other models are seldom enough for."""
+    homes = set(draft.regained)
     held = (turn for turn in draft.turns.values() if turn.replica is None and turn.run_id is not None)
     runs = {turn.run_id for turn in held if turn.run_id is not None and draft.runs[turn.run_id].home in homes}
     for run_id in sorted(runs):

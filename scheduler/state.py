@@ -95,6 +95,10 @@ class Replica(Struct, frozen=True, gc=False):
     running: int | None = None
     waiting: int | None = None
     kv_usage: float | None = None
+    seats: int = 0
+    """Most requests that its engine was seen to run while others waited."""
+    seats_taken: int = 0
+    """Probes in a row that saw so many, or SEATS_SEEN."""
     budget: Budget | None = None
     """Of its rate limits; None: it has none."""
     prices: Map[Model, Price] | None = None
@@ -357,8 +361,8 @@ class Draft(Struct):
     """Replicas that may take held turns now: they got room, or turns came to wait for them."""
     hopeless: list[TurnId] = field(default_factory=list)
     """Held turns that turned out to be too large for every replica of their model."""
-    rested: list[ReplicaName] = field(default_factory=list)
-    """Replicas that are no longer left alone after a 429: runs at home there are tied to them again."""
+    regained: list[ReplicaName] = field(default_factory=list)
+    """Replicas to which runs at home there are tied again: no longer left alone after a 429, or of other models."""
     touched: dict[ReplicaName, Replica] = field(default_factory=dict)
     """Replicas that changed, as they were: their pools' indexes still say so."""
 

@@ -85,7 +85,7 @@ def heard_of(state: State, event: TurnStarted | FirstTokenSeen | TurnsRenewed) -
             turns = turns.set(turn_id, with_first_token(turn, event.at, now))
         elif now - turn.renewed_at >= SIGN_OF_LIFE_S:
             turns = turns.set(turn_id, replace(turn, renewed_at=now))
-    return state if turns is state.turns else replace(state, now=now, turns=turns)
+    return state if turns is state.turns and now == state.now else replace(state, now=now, turns=turns)
 
 
 def ended(draft: Draft, event: TurnEnded) -> None:

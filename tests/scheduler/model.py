@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from scheduler import ways
+from scheduler import admission, ways
 from scheduler.economy import TurnSeen, with_pause, with_turn
 from scheduler.effects import Effect, LogExpiry, PlaceTurn, Reason, RefuseTurn
 from scheduler.events import (
@@ -278,12 +278,20 @@ class Model(Known):
         flying = sum(t.replica == r.name for t in self.turns.values())
         r.kv = event.kv_tokens or r.kv
         r.kept = max(r.kept * 0.8, self.resident(r, RunClass.INTERACTIVE))
-        full = before is None or event.kv_usage is None or event.kv_usage >= 0.8
+        running = event.running or 0
+        if running > r.seats:
+            r.seats, r.seats_taken = running if event.waiting else 0, 0
+        elif not flying:
+            r.seats = r.seats_taken = 0
+        elif event.waiting and r.seats_taken < admission.SEATS_SEEN:
+            r.seats_taken = r.seats_taken + 1 if running == r.seats else 0
+        seated = r.seats_taken >= admission.SEATS_SEEN
+        full = before is None or event.kv_usage is None or event.kv_usage >= 0.8 or seated
         waited, r.waiting = r.waiting, event.waiting
         if event.healthy and event.waiting is not None and not full:
-            r.limit = (event.running or 0) + event.waiting if event.waiting and waited else None
+            r.limit = running + event.waiting if event.waiting and waited else None
         elif event.healthy and event.waiting:
-            r.limit = max(1, event.running or 0)
+            r.limit = max(1, running)
         elif event.healthy and (event.waiting is None or r.limit is None or not flying):
             r.limit = None
         elif event.healthy and r.limit is not None and flying >= r.limit:

@@ -23,6 +23,8 @@ class Replica:
     last: int = 0
     since_batch: int = 0
     waiting: int | None = None
+    seats: int = 0
+    seats_taken: int = 0
     kv: int | None = None
     kept: float = 0.0
     economy: Economy = NO_ECONOMY

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from common.ids import Caller, Model, ReplicaName, RunId, TurnId
-from scheduler.admission import Obstacle
+from scheduler.admission import SEATS_SEEN, Obstacle
 from scheduler.events import ReplicaProbed, RunClass, RunEnded, TurnEnded
 from scheduler.placement import _takes
 from scheduler.state import STARVES_AFTER, Replica
 from scheduler.summary import summarize
-from tests.scheduler.story import BATCH, Story, replica
+from tests.scheduler.story import BATCH, Story, placed, replica
 
 KV_TOKENS = 10_000
 A = ReplicaName("a")
@@ -96,6 +96,33 @@ def test_a_queue_that_stays_before_a_cache_that_is_not_full_may_not_grow() -> No
     for usage, limit in ((0.3, None), (0.3, 5), (0.95, 2)):
         story.tell(ReplicaProbed(story.at, A, True, 2, 3, usage, None, KV_TOKENS))
         assert known(story).limit == limit
+
+
+def seen(story: Story, running: int, waiting: int) -> int | None:
+    """The limit after a probe of an engine whose cache is not full."""
+    story.tick(2.0)
+    story.tell(ReplicaProbed(story.at, A, True, running, waiting, 0.1, None, KV_TOKENS))
+    return known(story).limit
+
+
+def test_an_engine_that_runs_no_more_though_others_wait_is_limited_to_what_it_runs() -> None:
+    story = cached()
+    for number in range(6):
+        story.arrive(f"t{number}", f"r{number}", BATCH)
+    assert [seen(story, 2, 4) for _ in range(2 + SEATS_SEEN)] == [None, *[6] * (SEATS_SEEN - 1), 2, 2]
+    assert placed(story.arrive("late", "late", BATCH)) == []
+    assert placed(story.arrive("i", "i")) == ["i@a"], "interactive turns wait for a seat, not for the queue"
+    for number in range(6):
+        assert story.end(f"t{number}") == ([] if number < 5 else ["late@a"])
+    assert seen(story, 2, 0) == 3, "then it is tried whether there is one more"
+    assert seen(story, 3, 0) is None, "there is"
+
+
+def test_an_engine_that_runs_more_and_more_has_prefill_in_its_queue() -> None:
+    story = cached()
+    for number in range(6):
+        story.arrive(f"t{number}", f"r{number}", BATCH)
+    assert [seen(story, *load) for load in ((1, 5), (2, 4), (2, 4), (3, 3), (2, 4), (4, 2))] == [None, 6, 6, 6, 6, 6]
 
 
 def probe(story: Story) -> None:

@@ -98,6 +98,18 @@ def test_a_client_that_leaves_while_held_leaves_nothing_behind() -> None:
     assert story.state.held == (0, 0)
 
 
+def test_a_run_whose_held_turn_is_abandoned_is_idle_and_waited_for_no_longer() -> None:
+    story = Story(replica("a", max_in_flight=1))
+    story.arrive("one", "r")
+    story.end("one", calls=["c"])
+    story.arrive("other", "q", BATCH)
+    story.arrive("two", "r")
+    assert story.state.runs[RunId("r")].phase is Phase.PAUSED
+    story.tell(TurnAbandoned(story.at, DATAPLANE, TurnId("two")))
+    run = story.state.runs[RunId("r")]
+    assert (run.phase, run.held, run.expected_as, story.state.replicas[A].reserved) == (Phase.IDLE, (), None, 0)
+
+
 def test_the_same_turn_again_is_answered_with_the_same_placement() -> None:
     story = Story(replica("a"))
     first = story.arrive("one", "r")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from common.auth import NOT_BOUND, Guard, bearer_metadata
 from common.grants import Grant
 from common.ids import Caller
 from protos.scheduler_pb2 import AdmitRequest, ForecastRequest, ReportRequest, WatchRequest
+from protos.scheduler_pb2_grpc import SchedulerStub
 from scheduler import http
 from tests.scheduler.running_host import B, RunningHost, report, running_host, turn
 
@@ -34,13 +36,21 @@ async def code_of(call: Any) -> tuple[grpc.StatusCode, str]:
     return await call.code(), await call.details()
 
 
+def reporting(port: int, report: ReportRequest, metadata: Any) -> tuple[grpc.StatusCode, str]:
+    """How a report is refused. With threads: what a call is refused with while it writes is lost on grpc.aio's way."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub: Any = SchedulerStub(channel)
+        with pytest.raises(grpc.RpcError) as error:
+            stub.Report(iter([report]), metadata=metadata)
+    return error.value.code(), str(error.value.details())
+
+
 @pytest.mark.parametrize("metadata", [ALICE, NIGHTLY])
 async def test_the_scheduler_itself_is_for_no_bound_token(running: RunningHost, metadata: Any) -> None:
     await running.stub.Admit(AdmitRequest(turn=turn("mine", caller="alice")), metadata=SHARED)
     limited = report("FAILED", "mine", status=429, limit_headers=[{"name": "retry-after", "value": "3600"}])
     calls = (
         running.stub.Admit(AdmitRequest(turn=turn("t", caller="alice")), metadata=metadata),
-        running.stub.Report(iter([ReportRequest(report=limited)]), metadata=metadata),
         running.stub.Forecast(ForecastRequest(run_id="run-of-mine", caller="alice"), metadata=metadata),
         running.stub.Watch(WatchRequest(), metadata=metadata),
         running.stub.Dispatch(metadata=metadata),
@@ -48,6 +58,8 @@ async def test_the_scheduler_itself_is_for_no_bound_token(running: RunningHost, 
     )
     for call in calls:
         assert await code_of(call) == (grpc.StatusCode.PERMISSION_DENIED, NOT_BOUND)
+    refused = await asyncio.to_thread(reporting, running.port, ReportRequest(report=limited), metadata)
+    assert refused == (grpc.StatusCode.PERMISSION_DENIED, NOT_BOUND)
     assert set(running.host.state.turns) == {"mine"}
     assert running.host.state.replicas[B.name].healthy
 
