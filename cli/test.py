@@ -22,8 +22,8 @@ CHECKS: tuple[tuple[str, ...], ...] = (
 )
 TYPES = ("-m", "mypy")
 
-SIDE_BY_SIDE = ("-n", str(3 * (os.cpu_count() or 1) // 2), "--dist", "loadfile")
-"""Three processes for two cores, each with whole files: most tests wait for processes that they start, and use under
+SIDE_BY_SIDE = ("-n", str(2 * (os.cpu_count() or 1)), "--dist", "loadfile")
+"""Two processes a core, each with whole files: most tests wait for processes that they start, and use under
 half of a core. `-n 0` after it takes it back."""
 
 

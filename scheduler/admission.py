@@ -6,7 +6,7 @@
 - Where the size of the KV cache is known, batch work is limited by what fits into it, beside the interactive runs: so
   many runs that all find their prefixes again, or so many turns as can be in flight (`economy` tells which pays). A
   queue in front of a cache that is not full may be prefill that waits for its step; one that is there at two probes
-  in a row may not grow.
+  in a row may not grow, and one before an engine that never runs more is taken for a want of room.
 - A replica whose rate limits do not fit the next held turn now has no room for it, nor for those behind it (`limited`).
 - Batch turns leave free the places of interactive runs that are expected back. What is kept never stops batch work
   altogether: where no batch work is, one turn may begin, and after STARVES_AFTER interactive turns it goes first.
