@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import IntEnum
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -143,6 +144,7 @@ def read_date_s(text: str) -> float | None:
     return None
 
 
+@lru_cache(maxsize=256)
 def _what(name: str) -> tuple[str, Dimension, str] | None:
     """The field, dimension and period that a header's name names, or None: it is not about a limit."""
     words = name.removeprefix("x-").removeprefix("anthropic-").split("-")
