@@ -367,3 +367,15 @@ def test_beyond_the_limit_the_oldest_idle_runs_are_forgotten_and_no_paused_one(
     for _ in range(4):
         story.tick(599.0)
     assert set(story.state.runs) <= {"run-0"}
+
+
+def test_a_run_is_at_home_where_its_turn_went_when_its_home_fell_ill_while_that_was_held_elsewhere() -> None:
+    story = Story(replica("a"), replica("b", models=("n",), max_in_flight=1))
+    story.arrive("one", "r")
+    story.end("one", calls=["c"])
+    story.arrive("other", "q", model="n")
+    story.arrive("two", "r", model="n")
+    story.probe("a", healthy=False)
+    assert story.state.runs[RunId("r")].home == "a"
+    assert story.end("other") == ["two@b"]
+    assert story.state.runs[RunId("r")].home == "b"

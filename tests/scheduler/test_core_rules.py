@@ -190,3 +190,18 @@ def test_where_only_rate_limits_are_waited_for_a_turn_done_counts_as_twenty_seco
     story.tick(later_s)
     story.arrive("long-2", "long", BATCH)
     assert story.end("f0") == [f"{first}@a"]
+
+
+@pytest.mark.parametrize("first", ["x", "y"])
+def test_of_callers_with_as_many_running_turns_the_one_that_waits_longer_at_a_home_is_next(first: str) -> None:
+    story = Story(replica("a", max_in_flight=2))
+    for caller in ("x", "y"):
+        story.arrive(f"{caller}1", caller, caller=caller)
+        story.end(f"{caller}1", calls=[caller])
+    story.arrive("o1", caller="other")
+    story.arrive("o2", caller="other")
+    second = "y" if first == "x" else "x"
+    for caller in (first, second):
+        story.arrive(f"{caller}2", caller, caller=caller)
+    assert story.end("o1") == [f"{first}2@a"]
+    assert story.end("o2") == [f"{second}2@a"]
