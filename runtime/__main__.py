@@ -43,6 +43,8 @@ STATE_KEY = "mcp-state-key"
 
 STOP_S = 3.2
 """From the signal until everything has ended; a loaded machine has the rest of 5 s."""
+TOOLS_S = 1.5
+"""What the tool servers' children have of that at least, whatever else does not end."""
 CUT_S = 4.7
 """From the signal until the process ends wherever it is. Everything that matters is durable long before."""
 
@@ -195,7 +197,11 @@ async def _serve_http(app: http.App, listening: socket.socket, tls: Tls, stop: _
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     server.should_exit = True
-    await asyncio.gather(serving, runtime.close())
+    await runtime.close()
+    if not (await asyncio.wait([serving], timeout=max(stop.left_s - TOOLS_S, 0.0)))[0]:
+        log.error("event=late what=http")
+    elif not serving.cancelled():
+        serving.result()
 
 
 def _served(config: RuntimeConfig, guard: Guard) -> Served:

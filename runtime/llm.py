@@ -26,6 +26,9 @@ from runtime.tool_specs import ToolSpec
 
 TURN_LIMIT_S = 600.0
 """A turn that takes longer fails its run; being held counts."""
+HELD_S_MAX = TURN_LIMIT_S / 2
+"""Nor is a turn held for longer, so that its reply has time: one that would be, or was, is answered with the time to
+come again, which is slept without holding a connection or a place."""
 RETRY_PAUSES_S = (0.5, 1.0, 2.0)
 """Pauses before the tries that follow a failure; each is stretched by chance to at most twice its length."""
 CONNECT_LIMIT_S = 5.0
@@ -110,6 +113,7 @@ class Model:
         messages = conversation(run)
         headers = self._run_headers(run) | {"Content-Type": "application/json"}
         headers["x-luftpause-class"] = run.order.run_class
+        headers["x-luftpause-wait-s-max"] = f"{HELD_S_MAX:g}"
         if traceparent:
             headers["traceparent"] = traceparent
         began = time.monotonic()

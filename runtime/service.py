@@ -137,7 +137,8 @@ class Runtime:
         """Stops everything within 5 s; unfinished runs go on after the next start."""
         self._closing.set()
         for limit in self._over_when_closed:
-            limit.reschedule(0.0)
+            if not limit.expired():
+                limit.reschedule(0.0)
         self._endings.close()
         await self._executor.close()
         for task in self._background:

@@ -20,7 +20,7 @@ from scheduler.budgets.ledger import Budget, Reservation, Spent
 from scheduler.budgets.line import due_of, scarcest, with_place, without_place
 from scheduler.budgets.prediction import Histories, Need
 from scheduler.effects import Reason, RefuseTurn
-from scheduler.events import FirstTokenSeen, KnownLimits, Request, TurnEnded, TurnFailed
+from scheduler.events import FirstTokenSeen, KnownLimits, Request, RunClass, TurnEnded, TurnFailed
 from scheduler.money import (
     can_afford,
     history_key,
@@ -318,26 +318,36 @@ def _refuse_for_time(draft: Draft, turn: Turn, soonest: tuple[float, ReplicaName
 def _soonest(draft: Draft, turn: Turn, need: Need) -> tuple[float, ReplicaName] | None:
     """In how many seconds rate limits let the turn go, behind what is held before it and those that were told to come
     again before it, and where; None: now, or it waits for the end of other turns, and when that comes is not known."""
-    ahead = draft.held[0] if turn.request.run_class == 0 else sum(draft.held)
+    run_class = turn.request.run_class
     due = due_of(draft.line, run_key(turn), draft.now)
-    usual = usual_need(draft, turn, need) if ahead or draft.line.ends else need
+    usual = usual_need(draft, turn, need) if any(draft.held[: run_class + 1]) or draft.line.ends else need
     soonest: tuple[float, ReplicaName] | None = None
-    candidates = [draft.replicas[name] for name in members_for(draft, turn)]
-    for replica in candidates:
+    for replica in (draft.replicas[name] for name in members_for(draft, turn)):
         if not replica.healthy:
             continue
         if replica.budget is None:
             return None
         usd = likely_usd(replica, turn.request, need)
         window = scarcest(replica.budget, usual, usd, draft.now)
-        wait_s = _opens(replica, need, usd, draft.now) - draft.now + ahead * window.each_s / len(candidates)
-        end = draft.line.ends.get((replica.name, turn.request.run_class), 0.0)
+        ahead = _held_for(draft, replica, run_class) if any(draft.held[: run_class + 1]) else 0.0
+        wait_s = _opens(replica, need, usd, draft.now) - draft.now + ahead * window.each_s
+        end = draft.line.ends.get((replica.name, run_class), 0.0)
         before_s = (end + window.each_s if due is None else due) - draft.now
         if before_s > wait_s and window.share < PLENTY:
             wait_s = before_s
         if soonest is None or wait_s < soonest[0]:
             soonest = wait_s, replica.name
     return soonest if soonest is not None and 0 < soonest[0] < math.inf else None
+
+
+def _held_for(draft: Draft, replica: Replica, run_class: RunClass) -> float:
+    """Held turns that go to `replica` before a newcomer of the class, as far as it is one of several they may go to."""
+    held = 0.0
+    for model in replica.models or ():
+        pool = draft.pools[replica.one_shot, model]
+        for lane in pool.lanes[: run_class + 1]:
+            held += sum(map(len, lane.queues.values())) / len(pool.members)
+    return held
 
 
 def _fits_nowhere(draft: Draft, turn: Turn, need: Need) -> bool:

@@ -96,9 +96,8 @@ class Replica(Struct, frozen=True, gc=False):
     waiting: int | None = None
     kv_usage: float | None = None
     seats: int = 0
-    """Most requests that its engine was seen to run while others waited."""
     seats_taken: int = 0
-    """Probes in a row that saw so many, or SEATS_SEEN."""
+    """Most requests that its engine ran while others waited, and probes in a row, at most SEATS_SEEN, that saw those."""
     budget: Budget | None = None
     """Of its rate limits; None: it has none."""
     prices: Map[Model, Price] | None = None
@@ -114,8 +113,7 @@ class Replica(Struct, frozen=True, gc=False):
     interactive_tokens: int = 0
     """The same of interactive runs."""
     interactive_kept: float = 0.0
-    """The most of `interactive_tokens` at the last probes: a client begins its next run at once, so what one run
-    leaves is not given away."""
+    """The most of `interactive_tokens` at the last probes: what a run leaves is for its client's next one."""
     takings: Takings = NO_TAKINGS
     """`batch_tokens` and `batch_flight_tokens`, by caller."""
     parts: Parts = NO_PARTS

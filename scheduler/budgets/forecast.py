@@ -125,7 +125,7 @@ def forecast(
     usd = Figure(
         price.of(prompts, completions), math.hypot(price.of(prompts_spread, 0), price.of(0, completions_spread))
     )
-    wait = Figure(0.0, 0.0)
+    wait = suspensions = Figure(0.0, 0.0)
     if budget is not None:
         next_prompt = context.prompt_tokens + context.growth
         first = needs(budget, likely(next_prompt, completion, context.max_tokens), usd.mean / steps, now)
@@ -142,7 +142,8 @@ def forecast(
                 uneven = tokens.deviation / max(tokens.mean, 1.0) * amount * steps / rate
                 in_turn = seconds / math.sqrt(steps) * sharing.others / (1 + sharing.others)
                 wait = Figure(seconds, math.hypot(uneven, in_turn))
-    return Forecast(steps, tokens, usd, wait, _suspensions(steps, wait))
+                suspensions = _suspensions(steps, wait, max(0.0, first_s), max(0.0, later_s))
+    return Forecast(steps, tokens, usd, wait, suspensions)
 
 
 def likely(prompt_tokens: float, completion_tokens: float, max_tokens: int | None = None) -> Need:
@@ -150,11 +151,17 @@ def likely(prompt_tokens: float, completion_tokens: float, max_tokens: int | Non
     return Need(prompt_tokens, completion_tokens, max_tokens, prompt_tokens, prompt_tokens)
 
 
-def _suspensions(steps: int, wait: Figure) -> Figure:
-    """How many of the steps wait for longer than SUSPENDED_S, their waits being about normal."""
-    mean, deviation = wait.mean / steps, wait.deviation / math.sqrt(steps)
-    if deviation > 0:
-        share = 0.5 * math.erfc((SUSPENDED_S - mean) / deviation / math.sqrt(2)) if mean > 0 else 0.0
-    else:
-        share = float(mean > SUSPENDED_S)
-    return Figure(steps * share, math.sqrt(steps * share * (1 - share)))
+def _suspensions(steps: int, wait: Figure, first_s: float, later_s: float) -> Figure:
+    """How many of the steps wait for longer than SUSPENDED_S, where the first one waits `first_s`, and of the later
+    ones as many as the whole `wait` is for, `later_s` each: until then the window lasts. Waits are about normal."""
+    later = min(steps - 1.0, (wait.mean - first_s) / later_s) if later_s else 0.0
+    first = 1.0 if first_s else 0.0
+    deviation = wait.deviation / math.sqrt(max(1.0, first + later))
+    mean = variance = 0.0
+    for number, seconds in ((first, first_s), (later, later_s)):
+        share = float(seconds > SUSPENDED_S)
+        if deviation:
+            share = 0.5 * math.erfc((SUSPENDED_S - seconds) / deviation / math.sqrt(2))
+        mean += number * share
+        variance += number * share * (1 - share)
+    return Figure(mean, math.sqrt(variance))

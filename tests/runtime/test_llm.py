@@ -117,6 +117,7 @@ async def test_a_turn_says_whose_it_is() -> None:
     assert headers["x-luftpause-run-id"] == j.RUN
     assert headers["x-luftpause-caller"] == "me"
     assert headers["x-luftpause-class"] == "interactive"
+    assert headers["x-luftpause-wait-s-max"] == "300"
     assert headers["Authorization"] == "Bearer secret"
     assert body == {
         "model": "m",

@@ -80,3 +80,13 @@ def test_who_waits_is_told_of_all_that_are_before_it() -> None:
     assert many is not None
     assert alone.wait_s.mean < later.wait_s.mean < many.wait_s.mean
     assert alone.suspensions.mean < 0.1
+
+
+def test_steps_behind_a_window_that_is_used_up_wait_though_the_first_ones_do_not() -> None:
+    story = Story(replica("a", limits={"tokens_per_minute": 4300}))
+    arrive(story, "t")
+    end(story, "t")
+    found = forecast_of(story.state, RUN, Caller(""), 6, story.at)
+    assert found is not None
+    assert 5 < found.wait_s.mean / 6 < LONG_S, "which is 20 s for some, and nothing for the others"
+    assert 2.5 < found.suspensions.mean < 5.0

@@ -109,3 +109,12 @@ def test_what_rate_limits_let_through_later_is_told_with_its_time() -> None:
     assert (reason, message.partition(" in about ")[0]) == (Reason.NOT_SOON, "no place is free; it would get one")
     assert again_s is not None
     assert 30 < again_s <= 60
+
+
+def test_turns_held_for_another_model_are_not_ahead() -> None:
+    story = Story(replica("a", limits={"tokens_per_minute": 6000.0}), replica("b", models=("n",), max_in_flight=1))
+    for number in range(12):
+        story.arrive(f"other{number}", f"o{number}", model="n")
+    assert placed(ask(story, "one", wait_s_max=5.0)) == ["one@a"]
+    story.arrive("large", "l")
+    assert placed(ask(story, "two", wait_s_max=1.0)) == ["two@a"]
