@@ -97,13 +97,12 @@ class Replica(Struct, frozen=True, gc=False):
     kv_usage: float | None = None
     seats: int = 0
     seats_taken: int = 0
-    """Most requests that its engine ran while others waited, and probes in a row, at most SEATS_SEEN, that saw those."""
+    """Most requests that its engine ran while others waited; probes in a row, up to SEATS_SEEN, that saw as many."""
     budget: Budget | None = None
     """Of its rate limits; None: it has none."""
     prices: Map[Model, Price] | None = None
     dry_for: RunClass | None = None
-    """Its budget does not fit the next held turn of this class: turns of it, and of those behind it, wait until
-    `State.dry` says."""
+    """Its budget does not fit the next held turn of this class: it and those behind wait until `State.dry` says."""
     kv_tokens: int | None = None
     """What its KV cache holds; None: not told, and nothing is limited by it."""
     batch_flight_tokens: int = 0
