@@ -40,6 +40,7 @@ STOP_GRACE_S = 1
 """How long open streams have when the runtime is told to end: some clients keep one as long as they live."""
 TWO_LENGTHS = "expected Content-Length or Transfer-Encoding, not both"
 NO_SESSION_LEFT = "too many MCP sessions of this token, all of them in use: end some (DELETE /mcp)"
+STOPPING = "the runtime is stopping; try again when it is back"
 _SESSION = b"mcp-session-id"
 _SINGLE = (_SESSION, b"mcp-protocol-version")
 TWO_HEADERS = "expected one MCP-Session-Id and one MCP-Protocol-Version at most"
@@ -192,15 +193,25 @@ def _guarded(app: App, guard: Guard, served: Served, runtime: Runtime) -> App:
             await _refusal(403, NOT_BOUND)(scope, receive, send)
             return
         scope["user"] = _user(grant)
+        has_begun = False
+
+        async def watched(message: MutableMapping[str, Any]) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
         try:
-            await app(scope, _whole(receive), send)
+            await app(scope, _whole(receive), watched)
         except ClientDisconnect:
             pass  # nobody is to be told
         except asyncio.CancelledError:
             if not runtime.is_closing:
                 raise
-            # A stream that its client keeps open for as long as it lives: it is ended like any other answer.
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            if has_begun:
+                # A stream that its client keeps open for as long as it lives: it is ended like any other answer.
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            else:
+                await _refusal(503, STOPPING, {"Retry-After": "5"})(scope, receive, send)
 
     return guarded
 

@@ -17,6 +17,7 @@ import msgspec
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.request_state import RequestStateSecurity
+from mcp.shared import jsonrpc_dispatcher
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CallToolResult,
@@ -59,6 +60,10 @@ RUN_S = 55.0
 STATE_TTL_S = 30 * 24 * 3600.0
 """How long a person may take to answer a form of the newer era."""
 INPUT_REQUIRED_SINCE = "2026-07-28"
+
+TAKE_BACK_S = 1.0
+"""How long a client that reads nothing is tried to be told that a question to it is off. The SDK's own 5 s, which
+nothing cuts short, are longer than the runtime takes to end."""
 
 Answer = CallToolResult | InputRequiredResult
 
@@ -215,7 +220,7 @@ class Surface:
     async def _elicit(self, ctx: Context, question: approvals.Question, left_s: float) -> ElicitResult | None:
         """What the person answers, asked by a request to the client; None if there is no answer in time."""
         try:
-            # Cancelled after the client's stream is gone, the SDK would try for 5 s to take the request back.
+            # Cancelled after the client's stream is gone, the SDK would try in vain to take the request back.
             async with self._runtime.timeout(left_s):
                 related = ctx.request_context.request_id
                 form: ElicitResult = await ctx.session.elicit_form(
@@ -257,6 +262,7 @@ def build(runtime: Runtime, guard: Guard, key: bytes, keep_s: float) -> MCPServe
 
     `keep_s` is how long the runtime keeps ended runs.
     """
+    jsonrpc_dispatcher._ABANDON_WRITE_TIMEOUT = TAKE_BACK_S  # noqa: SLF001 - there is no setting
     security = RequestStateSecurity(keys=[key], ttl=STATE_TTL_S)
     surface = Surface(runtime, guard)
     return MCPServer(

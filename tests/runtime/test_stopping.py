@@ -9,13 +9,17 @@ import pathlib
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mcp_types import ElicitRequestParams, ElicitResult
 
+from common.auth import Guard
 from protos import runtime_pb2 as pb
+from runtime import http
 from runtime.__main__ import CUT_S
+from runtime.origins import Served
 from tests.runtime.kills import client
 from tests.runtime.service_process import RuntimeProcess, running_runtime
 from tests.runtime.test_mcp import call, connected
@@ -102,6 +106,33 @@ async def test_it_ends_in_5_s_while_a_person_is_shown_a_form(tmp_path: pathlib.P
             assert await asyncio.to_thread(stop_s, runtime) < IN_TIME_S
             (told,) = (await waiting)["results"]
             assert told["state"] == "AwaitingApproval"
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_request_that_is_cut_off_by_the_end_is_answered(has_begun: bool) -> None:
+    sent: list[Any] = []
+
+    async def hangs(_scope: Any, _receive: Any, send: Any) -> None:
+        if has_begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    served = Served.of((), (), listens_on="127.0.0.1", has_token=False)
+    closing: Any = SimpleNamespace(is_closing=True)
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": [(b"host", b"127.0.0.1")]}
+    asking = asyncio.ensure_future(http._guarded(hangs, Guard(), served, closing)(scope, receive, send))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asking
+    assert sent[0]["status"] == (200 if has_begun else 503)
+    assert sent[-1]["type"] == "http.response.body"
+    assert not sent[-1].get("more_body")
 
 
 def test_an_end_that_hangs_is_cut_short_and_tells_where() -> None:
