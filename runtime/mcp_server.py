@@ -198,7 +198,7 @@ class Surface:
                 return _input_required(handles, asked)
             for journal, question in asked:
                 left_s = deadline - time.monotonic()
-                answered = await self._elicit(ctx, question, left_s)
+                answered = await self._elicit(ctx, question, left_s) if left_s > 0 else None
                 await self._answer(journal.run.run_id, question, answered, open_questions)
 
     async def _take_answer(

@@ -32,13 +32,9 @@ STOP_TIMEOUT_S = 10.0
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment with `settings`, and without any other luftpause setting.
-
-    Public authorities are trusted by nothing in tests, where reading them is a fifth of a service's start.
-    """
+    """This process's environment with `settings`, and without any other luftpause setting."""
     kept = {key: value for key, value in os.environ.items() if not key.upper().startswith("LUFTPAUSE_")}
-    no_authorities = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
-    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **no_authorities, **settings}
+    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **settings}
 
 
 def answers(url: str, token: str | None = None) -> bool:
@@ -102,11 +98,17 @@ def signal_until_ended(process: subprocess.Popen[Any], first: signal.Signals, th
     raise AssertionError(f"it did not end within {STOP_TIMEOUT_S:g} s")
 
 
+NO_AUTHORITIES = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
+"""Services in tests trust no public authority; reading those is a fifth of a service's start."""
+
+
 def start(module: str, settings: Mapping[str, str], log: pathlib.Path, *arguments: str) -> Service:
     """Starts `python -m module` with `settings` as its environment. The caller ends it."""
     command = [sys.executable, "-m", module, *arguments]
     with log.open("ab") as out:
-        process = subprocess.Popen(command, env=environment(settings), cwd=log.parent, stdout=out, stderr=out)
+        process = subprocess.Popen(
+            command, env=environment(NO_AUTHORITIES | {**settings}), cwd=log.parent, stdout=out, stderr=out
+        )
     return Service(module, process, log)
 
 
